@@ -2,7 +2,7 @@ src_libftcore_la_SOURCES += src/transport/transport.h src/transport/rxq.h src/tr
 	src/transport/txq.c
 src_libftcore_la_SOURCES += src/transport/net.c src/transport/news.h src/transport/news.c
 src_libftcore_la_SOURCES += src/transport/slots.h src/transport/slots.c src/transport/local.h \
-	src/transport/local.c src/transport/local_send.c
+	src/transport/local.c src/transport/local_send.c src/transport/local_short.c
 src_libftcore_la_SOURCES += src/transport/pull.h src/transport/pull.c
 src_libftcore_la_SOURCES += src/transport/inproc.c
 src_libftcore_la_SOURCES += src/transport/shm.h src/transport/shm.c src/transport/shm_setup.c

@@ -45,6 +45,8 @@ void ft_local_open(struct ft_local *t, const struct ft_transport_ops *ops,
     /* A slot has memory pages only after a message needed them. */
     t->base.config.chunk_bytes = longest;
     ft_rxq_set_open(&t->set, longest);
+    t->set.first = FT_LOCAL_FIRST;
+    t->set.small_bytes = FT_SLOTS_SHORT_BYTES;
     t->set.env = config->env;
 }
 
@@ -76,7 +78,7 @@ void ft_local_wake_other(struct ft_local_link *l)
         l->ring(l);
 }
 
-static void give(struct ft_local_link *l, const struct ft_slots_return *r)
+void ft_local_give(struct ft_local_link *l, const struct ft_slots_return *r)
 {
     if (l->base.state != FT_LINK_UP)
         return;
@@ -84,23 +86,27 @@ static void give(struct ft_local_link *l, const struct ft_slots_return *r)
     ft_local_wake_other(l);
 }
 
-/* Gives places of the window that have no slot back at the next poll: the thread that waits for
- * this message's result comes first. */
-static void give_later(struct ft_local_link *l)
+static void give_what_is_later(struct ft_local_link *l)
 {
-    while (l->nlater > 0)
-        ft_slots_give(&l->slots, &l->later[--l->nlater]);
+    ft_slots_give(&l->slots, &l->later);
+    l->later.consumed = 0;
     ft_local_wake_other(l);
 }
 
-static void consumed_small(struct ft_local_link *l, const struct ft_header *h)
+/* The thread that waits for this message's result comes first, and places that come back together
+ * cost their sender one cache line. */
+void ft_local_give_later(struct ft_local_link *l, const struct ft_header *h, unsigned places)
 {
+    struct ft_slots_return *later = &l->later;
     if (l->base.state == FT_LINK_DOWN)
         return;
-    l->later[l->nlater++] = (struct ft_slots_return){
-        .ctx = h->ctx, .lane = (uint8_t)h->lane, .consumed = 1};
-    if (l->nlater == FT_LOCAL_LATER)
-        give_later(l);
+    if (later->consumed && (later->ctx != h->ctx || later->lane != (uint8_t)h->lane))
+        give_what_is_later(l);
+    later->ctx = h->ctx;
+    later->lane = (uint8_t)h->lane;
+    later->consumed = (uint8_t)(later->consumed + places);
+    if (later->consumed >= (ft_rxq_places(l->rxq.set, h->lane) + 3) / 4)
+        give_what_is_later(l);
 }
 
 /* The receiver has finished with a message: gives its slot and its places in the window back. */
@@ -115,12 +121,12 @@ static void consumed(struct ft_rxq *q, struct ft_rxq_node *n)
     if (l->base.state == FT_LINK_DOWN)
         return;
     if (n->cookie)
-        give(l, &(struct ft_slots_return){.ctx = n->header.ctx,
-                                          .lane = (uint8_t)n->header.lane,
-                                          .slot = (uint8_t)n->cookie,
-                                          .consumed = 1});
+        ft_local_give(l, &(struct ft_slots_return){.ctx = n->header.ctx,
+                                                   .lane = (uint8_t)n->header.lane,
+                                                   .slot = (uint8_t)n->cookie,
+                                                   .consumed = n->places});
     else
-        consumed_small(l, &n->header);
+        ft_local_give_later(l, &n->header, n->places);
 }
 
 int ft_local_link_open(struct ft_local_link *l)
@@ -257,6 +263,10 @@ static bool payload_of(const struct ft_local_link *l, const struct ft_slots_desc
     *pinned = false;
     if (d->slot == 0)
         return len <= FT_RXQ_SMALL_BYTES;
+    if (d->slot == FT_SLOTS_SHORT) {
+        *at = ft_slots_taken_short(&l->slots);
+        return len <= FT_SLOTS_SHORT_BYTES;
+    }
     if (d->slot <= l->slots.nslots)
         return (*at = ft_slots_payload(&l->slots, d, pinned)) && !(l->held & slot_bit(d->slot));
     memcpy(&place, d->small, sizeof place);
@@ -279,9 +289,10 @@ static void drop_message(struct ft_local_link *l, const struct ft_slots_desc *d)
     l->base.transport->dropped++;
     struct ft_slots_return r = {.ctx = d->header.ctx,
                                 .lane = (uint8_t)d->header.lane,
-                                .slot = (uint8_t)d->slot,
-                                .consumed = 1};
-    give(l, &r);
+                                .slot = d->slot == FT_SLOTS_SHORT ? 0 : (uint8_t)d->slot,
+                                .consumed = (uint8_t)ft_rxq_cost(l->rxq.set, d->header.lane,
+                                                                 d->header.len)};
+    ft_local_give(l, &r);
 }
 
 /* Notes where the message lies until it is released. */
@@ -324,9 +335,12 @@ static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
         drop_message(l, d);
         return FT_OK;
     }
-    n->cookie = d->slot;
+    n->cookie = d->slot == FT_SLOTS_SHORT ? 0 : d->slot;
     n->data = payload;
-    hold_payload(l, d, n, pinned);
+    if (d->slot == FT_SLOTS_SHORT) /* its memory soon belongs to another message */
+        n->data = memcpy(ft_rxq_landing(n), payload, d->header.len);
+    else
+        hold_payload(l, d, n, pinned);
     ft_rxq_ready(&l->rxq, n);
     return FT_OK;
 }
@@ -367,7 +381,7 @@ static void spill(struct ft_local_link *l, struct ft_rxq_node *n)
     l->held &= ~bit;
     l->claimed &= ~bit;
     l->pinned &= ~bit;
-    give(l, &r);
+    ft_local_give(l, &r);
 }
 
 /* Copies unclaimed messages out of their slots that have been there for `age` polls under
@@ -510,7 +524,7 @@ void ft_local_release(struct ft_link *link, struct ft_msg *msg)
     }
     msg->owner = NULL;
     l->at_once = false;
-    consumed_small(l, &msg->header);
+    ft_local_give_later(l, &msg->header, 1);
 }
 
 /* ---- turning and sleeping -------------------------------------------------------------------- */
@@ -526,8 +540,8 @@ bool ft_local_link_poll(struct ft_local_link *l)
         return true;
     }
     bool any = take_messages(l);
-    if (!any && l->nlater && l->base.state == FT_LINK_UP)
-        give_later(l);
+    if (!any && l->later.consumed && l->base.state == FT_LINK_UP)
+        give_what_is_later(l);
     if (l->base.state == FT_LINK_UP && ft_slots_starving(&l->slots)) {
         l->starved_polls++;
         any |= spill_unclaimed(l, SPILL_POLLS);
@@ -552,8 +566,8 @@ bool ft_local_arm_links(struct ft_local *t, bool on)
     for (struct ft_local_link *l = t->links; l; l = l->next) {
         if (l->base.state != FT_LINK_UP)
             continue;
-        if (on && l->nlater)
-            give_later(l);
+        if (on && l->later.consumed)
+            give_what_is_later(l);
         if (!l->base.sender || l->wanted || !on)
             ft_slots_arm(&l->slots, l->base.sender, on);
         if (on && has_work(l))

@@ -10,15 +10,14 @@
 #include "transport/rxq.h"
 #include "transport/slots.h"
 
-/* Half of the window of lane 0, which short collectives use: so their sender need not wait for a
- * poll. */
-#define FT_LOCAL_LATER 4
+/* Places of lane 0, which short collectives use. */
+#define FT_LOCAL_FIRST 32
 
 struct ft_local_link {
     struct ft_link base;
     struct ft_slots slots;
-    struct ft_slots_return later[FT_LOCAL_LATER]; /* receiver: returns not given yet */
-    int nlater;
+    /* Receiver: places of one channel that it has not given back yet; consumed 0: none. */
+    struct ft_slots_return later;
     /* wakes the other side, which sleeps; not called on a DOWN link */
     void (*ring)(struct ft_local_link *);
     struct ft_local_link *next, **at; /* in the list of the transport's links */
@@ -40,6 +39,10 @@ struct ft_local_link {
     struct ft_send *loan[FT_SLOTS_LOANS];
     /* of the receiver: */
     struct ft_rxq rxq;
+    /* The message at which ft_local_look() has looked: its slot (0: none), and whether it is in the
+     * queue. */
+    uint32_t looked;
+    bool looked_queued;
     const unsigned char *arena; /* the sender's arena, read-only; NULL: the sender lends nothing */
     size_t arena_bytes;
     uint32_t pinned; /* a bit per slot: its message lies in pinned memory */
@@ -94,6 +97,12 @@ bool ft_local_link_meet(struct ft_local_link *, int fd, const struct ft_pinned_p
  * effect. */
 void ft_local_link_down(struct ft_local_link *, int reason, bool orderly);
 void ft_local_link_remove(struct ft_local_link *); /* takes it off the list, and frees its queues */
+/* Receiver: gives a slot or places of a window back. */
+void ft_local_give(struct ft_local_link *, const struct ft_slots_return *);
+/* Receiver: gives places of a window back at the next poll, or when there are many of them. */
+void ft_local_give_later(struct ft_local_link *, const struct ft_header *, unsigned places);
+/* Sender: publishes a message with a copy of its payload. The link is UP. Returns like send. */
+int ft_local_send_copy(struct ft_local_link *, const struct ft_header *, const void *data);
 /* Wakes the other side if it sleeps; later, if the engine is about to call
  * ft_transport_ops.wake(). */
 void ft_local_wake_other(struct ft_local_link *);
@@ -122,6 +131,9 @@ int ft_local_recv(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_msg *
 int ft_local_fetch(struct ft_link *, struct ft_msg *msg, void *to);
 int ft_local_peek(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_header *header);
 void ft_local_release(struct ft_link *, struct ft_msg *msg);
+int ft_local_post(struct ft_link *, const struct ft_header *, const void *data);
+const void *ft_local_look(struct ft_link *, const struct ft_header *want);
+void ft_local_took(struct ft_link *, const struct ft_header *);
 bool ft_local_drained(struct ft_link *);
 void ft_local_trim(struct ft_transport *);
 void ft_local_wake(struct ft_transport *);

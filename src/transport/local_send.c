@@ -92,17 +92,29 @@ bool ft_local_take_returns(struct ft_local_link *l)
             return any;
         }
         if (r.consumed)
-            ft_txq_put(&l->txq, r.ctx, r.lane);
+            ft_txq_put_places(&l->txq, r.ctx, r.lane, r.consumed);
     }
     return any;
 }
 
-/* Takes a place in the window of the channel, and a descriptor. */
-static int take_place(struct ft_local_link *l, const struct ft_header *h)
+static unsigned cost_of(const struct ft_local_link *l, const struct ft_header *h)
+{
+    return ft_rxq_cost(l->txq.set, h->lane, h->len);
+}
+
+/* The message was not sent after all. */
+static void put_places(struct ft_local_link *l, const struct ft_header *h)
+{
+    ft_txq_put_places(&l->txq, h->ctx, h->lane, cost_of(l, h));
+}
+
+/* Takes the message's places in the window of the channel, and a descriptor. */
+static int take_places(struct ft_local_link *l, const struct ft_header *h)
 {
     for (int round = 0;; round++) {
-        int rc = l->txq.outstanding < FT_SLOTS_DESCS ? ft_txq_take(&l->txq, h->ctx, h->lane)
-                                                     : FT_AGAIN;
+        int rc = FT_AGAIN;
+        if (l->txq.outstanding < FT_SLOTS_DESCS)
+            rc = ft_txq_take_places(&l->txq, h->ctx, h->lane, cost_of(l, h));
         if (rc != FT_AGAIN)
             return rc;
         if (round || !ft_local_take_returns(l))
@@ -192,12 +204,49 @@ static uint32_t lend(struct ft_local_link *l, const struct ft_header *h, const v
     return number + FT_SLOTS_MOST + 1;
 }
 
+/* Whether a payload may lie in the next message's short memory. Among the messages since the one
+ * that had this memory before, at least one has been returned. So the receiver, which takes
+ * messages in their order, has taken that one, too. */
+static bool is_short_free(const struct ft_local_link *l, const struct ft_header *h)
+{
+    return h->len <= FT_SLOTS_SHORT_BYTES && !l->slots.pinned &&
+           l->txq.outstanding - cost_of(l, h) + 2 <= FT_SLOTS_SHORTS;
+}
+
+/* The message has its places in the window. */
+static int send_copied(struct ft_local_link *l, const struct ft_header *h, const void *data)
+{
+    uint32_t slot = 0;
+    if (h->len > FT_RXQ_SMALL_BYTES && is_short_free(l, h)) {
+        memcpy(ft_slots_short(&l->slots), data, h->len);
+        publish(l, h, FT_SLOTS_SHORT, NULL);
+        return FT_OK;
+    }
+    if (h->len > FT_RXQ_SMALL_BYTES) {
+        int s = take_slot(l, h);
+        if (s < 0) {
+            put_places(l, h);
+            return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
+        }
+        memcpy(ft_slots_data(&l->slots, (unsigned)s), data, h->len);
+        slot = (uint32_t)s + 1;
+    }
+    publish(l, h, slot, data);
+    return FT_OK;
+}
+
+int ft_local_send_copy(struct ft_local_link *l, const struct ft_header *h, const void *data)
+{
+    int rc = take_places(l, h);
+    return rc == FT_OK ? send_copied(l, h, data) : rc;
+}
+
 static int send_message(struct ft_local_link *l, const struct ft_header *h, const void *data,
                         struct ft_send *req)
 {
     int rc = sendable(l, h);
     if (rc == FT_OK)
-        rc = take_place(l, h);
+        rc = take_places(l, h);
     if (rc)
         return rc;
     struct ft_slots_place place;
@@ -207,18 +256,10 @@ static int send_message(struct ft_local_link *l, const struct ft_header *h, cons
         publish(l, h, slot, &place);
         return FT_OK;
     }
-    if (h->len > FT_RXQ_SMALL_BYTES) {
-        int s = take_slot(l, h);
-        if (s < 0) {
-            ft_txq_put(&l->txq, h->ctx, h->lane);
-            return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
-        }
-        memcpy(ft_slots_data(&l->slots, (unsigned)s), data, h->len);
-        slot = (uint32_t)s + 1;
-    }
-    publish(l, h, slot, data);
-    req->status = FT_OK;
-    return FT_OK;
+    rc = send_copied(l, h, data);
+    if (rc == FT_OK)
+        req->status = FT_OK;
+    return rc;
 }
 
 int ft_local_send(struct ft_link *link, const struct ft_header *h, const void *data,
@@ -232,7 +273,7 @@ static int reserve_slot(struct ft_local_link *l, const struct ft_header *h, void
 {
     int rc = sendable(l, h);
     if (rc == FT_OK)
-        rc = take_place(l, h);
+        rc = take_places(l, h);
     if (rc)
         return rc;
     if (h->len <= FT_RXQ_SMALL_BYTES) {
@@ -242,7 +283,7 @@ static int reserve_slot(struct ft_local_link *l, const struct ft_header *h, void
     int s = l->reserved + 2 < l->slots.nslots ? take_slot(l, h) : -1;
     if (s < 0) {
         l->wanted = true;
-        ft_txq_put(&l->txq, h->ctx, h->lane);
+        put_places(l, h);
         return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
     }
     l->reserved++;
@@ -267,14 +308,14 @@ int ft_local_reserve_devmem(struct ft_link *link, const struct ft_header *h, voi
         return rc;
     if (!l->slots.pinned || h->len <= FT_RXQ_SMALL_BYTES || h->len > ft_local_of(l)->pinned_most)
         return FT_NOTSUP;
-    rc = take_place(l, h);
+    rc = take_places(l, h);
     if (rc)
         return rc;
     int number = ft_slots_devmem_get(&l->slots, ft_local_of(l)->pinned_most);
     if (number < 0 && ft_local_take_returns(l))
         number = ft_slots_devmem_get(&l->slots, ft_local_of(l)->pinned_most);
     if (number < 0) {
-        ft_txq_put(&l->txq, h->ctx, h->lane);
+        put_places(l, h);
         return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_NOTSUP;
     }
     *slot = l->slots.devmem[number];
@@ -321,7 +362,7 @@ void ft_local_cancel(struct ft_link *link, const struct ft_header *h, void *slot
     }
     if (devmem >= 0)
         ft_slots_devmem_unget(&l->slots, (unsigned)devmem);
-    ft_txq_put(&l->txq, h->ctx, h->lane);
+    put_places(l, h);
 }
 
 bool ft_local_drained(struct ft_link *link)

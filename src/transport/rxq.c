@@ -445,6 +445,11 @@ static struct ft_rxq_node *rx_first(struct ft_rxq *q, uint64_t ctx, unsigned lan
     return first != MISSING && l->node[first].state == FT_RXQ_READY ? &l->node[first] : NULL;
 }
 
+const struct ft_rxq_node *ft_rxq_first(struct ft_rxq *q, uint64_t ctx, unsigned lane)
+{
+    return rx_first(q, ctx, lane);
+}
+
 void ft_rxq_owe(struct ft_rxq *q, struct ft_rxq_node *n)
 {
     struct rx_lane *lane = &n->home->lane[n->header.lane];

@@ -140,6 +140,8 @@ void ft_rxq_trim(struct ft_rxq *);
 int ft_rxq_recv(struct ft_rxq *, uint64_t ctx, unsigned lane, struct ft_msg *);
 int ft_rxq_peek(struct ft_rxq *, uint64_t ctx, unsigned lane, struct ft_header *);
 void ft_rxq_release(struct ft_rxq *, struct ft_msg *);
+/* The message that ft_rxq_recv() would take. NULL: none is ready. */
+const struct ft_rxq_node *ft_rxq_first(struct ft_rxq *, uint64_t ctx, unsigned lane);
 /* For `consumed`, if the sender cannot be told now that the places of the window are free: keeps
  * them with the channel, also when its context is unbound. */
 void ft_rxq_owe(struct ft_rxq *, struct ft_rxq_node *);

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#define SEGMENT_MAGIC 0x667463636c736c31u
+#define SEGMENT_MAGIC 0x667463636c736c32u
 
 struct ft_slots_segment {
     /* These three are written before the segment is shared. */
@@ -30,6 +30,7 @@ struct ft_slots_segment {
     uint32_t unpinned; /* likewise, with value 1, for all slots in pinned memory; never cleared */
     _Alignas(FT_CACHE_LINE) struct ft_slots_return returned[FT_SLOTS_RETURNS];
     _Alignas(FT_CACHE_LINE) struct ft_slots_desc desc[FT_SLOTS_DESCS];
+    _Alignas(FT_CACHE_LINE) unsigned char shorts[FT_SLOTS_SHORTS][FT_SLOTS_SHORT_BYTES];
 };
 
 #define DATA_OFFSET ft_round_up(sizeof(struct ft_slots_segment), 4096)
@@ -227,6 +228,11 @@ void ft_slots_trim(struct ft_slots *s)
     s->devmem_idle = s->devmem_free;
 }
 
+void *ft_slots_short(struct ft_slots *s)
+{
+    return s->segment->shorts[s->descs % FT_SLOTS_SHORTS];
+}
+
 void ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t slot,
                       const void *small)
 {
@@ -243,7 +249,7 @@ void ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t sl
     }
     if (!slot && h->len)
         memcpy(d->small, small, h->len);
-    if (slot)
+    if (slot && slot != FT_SLOTS_SHORT)
         memcpy(d->small, small, sizeof place);
     hands_over(slot);
     /* pairs with take and pending */
@@ -287,6 +293,16 @@ bool ft_slots_starve(struct ft_slots *s)
 }
 
 /* ---- receiver -------------------------------------------------------------------------------- */
+
+const unsigned char *ft_slots_next_short(const struct ft_slots *s)
+{
+    return s->segment->shorts[s->descs % FT_SLOTS_SHORTS];
+}
+
+const unsigned char *ft_slots_taken_short(const struct ft_slots *s)
+{
+    return s->segment->shorts[(s->descs - 1) % FT_SLOTS_SHORTS];
+}
 
 const struct ft_slots_desc *ft_slots_next(const struct ft_slots *s)
 {

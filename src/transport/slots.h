@@ -1,9 +1,10 @@
 /*
  * slots: one direction of a link between two engines that share memory, without locks and system
  * calls. One side sends, the other receives; each has its own struct ft_slots over the same
- * segment. The segment holds three things. A ring of descriptors: each is one cache line with the
- * header and, if it is small, the payload. A pool of data slots for larger payloads, which the
- * sender manages. A ring of returns, by which the receiver gives back slots and places of windows.
+ * segment. The segment holds four things. A ring of descriptors: each is one cache line with the
+ * header and, if it is small, the payload. Memory for short payloads, which belongs to the
+ * descriptors. A pool of data slots for larger payloads, which the sender manages. A ring of
+ * returns, by which the receiver gives back slots and places of windows.
  *
  * Neither ring has a shared index. The sender has at most FT_SLOTS_DESCS messages that were not
  * returned, so it never overwrites a descriptor that was not taken. Each message causes at most two
@@ -24,6 +25,11 @@
 /* Payloads that lie in the memory of the sender's device. Their numbers follow those of loans.
  * Enough for all windows of one context. */
 #define FT_SLOTS_DEVMEM 32
+/* Short payloads. Message n has the (n % FT_SLOTS_SHORTS)-th memory for one. Their number as
+ * descriptors have it follows those of DEVMEM. */
+#define FT_SLOTS_SHORTS 16
+#define FT_SLOTS_SHORT_BYTES 512
+#define FT_SLOTS_SHORT (1 + FT_SLOTS_MOST + FT_SLOTS_LOANS + FT_SLOTS_DEVMEM)
 
 /* Where a payload lies that is not in a descriptor. With a slot: in the segment, or in pinned
  * memory. With a loan: at an offset in the arena of the sender's process, or at an address
@@ -44,8 +50,8 @@ _Static_assert(sizeof(struct ft_slots_place) <= FT_RXQ_SMALL_BYTES,
 struct ft_slots_desc {
     struct ft_header header;
     unsigned char small[FT_RXQ_SMALL_BYTES];
-    /* 0: the payload is in `small`. Otherwise 1 + the number of its slot, and `small` says where
-     * that lies. Beyond FT_SLOTS_MOST: a loan. */
+    /* 0: the payload is in `small`. FT_SLOTS_SHORT: in the message's short memory. Otherwise 1 +
+     * the number of its slot, and `small` says where that lies. Beyond FT_SLOTS_MOST: a loan. */
     uint32_t slot;
     /* The number of the message, from 1. publish stores with release; take loads with acquire. */
     _Atomic uint32_t turn;
@@ -59,7 +65,7 @@ struct ft_slots_return {
     /* 0: none. Otherwise 1 + the number of the slot that is free again. Beyond FT_SLOTS_MOST: the
      * loan has ended. */
     uint8_t slot;
-    uint8_t consumed; /* 1: the channel's window has a place again, too */
+    uint8_t consumed; /* places that the channel's window has again */
     uint8_t zero;
     _Atomic uint32_t turn; /* give stores with release; collect loads with acquire */
 };
@@ -134,6 +140,9 @@ void ft_slots_unpin(struct ft_slots *);
 /* Gives back pages of sparse slots, and memory on the device, that no message has used since the
  * last call. */
 void ft_slots_trim(struct ft_slots *);
+/* Where the payload of the next message goes if its slot is FT_SLOTS_SHORT. The caller has made
+ * sure that the receiver has taken the message that had this memory before. */
+void *ft_slots_short(struct ft_slots *);
 /* Publishes a message. slot 0: its payload is the first len bytes of `small`. Otherwise the payload
  * lies in slot - 1 or, for a loan or memory on the device, where the struct ft_slots_place at
  * `small` says. The caller has made sure that fewer than FT_SLOTS_DESCS messages are unreturned,
@@ -158,6 +167,9 @@ bool ft_slots_take(struct ft_slots *, struct ft_slots_desc *out);
 const unsigned char *ft_slots_payload(const struct ft_slots *, const struct ft_slots_desc *,
                                       bool *pinned);
 uint32_t *ft_slots_unpinned(const struct ft_slots *);
+/* The short payload of the next message, or of the message that was taken last. */
+const unsigned char *ft_slots_next_short(const struct ft_slots *);
+const unsigned char *ft_slots_taken_short(const struct ft_slots *);
 /* next: the next message, in place; NULL: there is none. pass: moves past it. */
 const struct ft_slots_desc *ft_slots_next(const struct ft_slots *);
 void ft_slots_pass(struct ft_slots *);

@@ -318,6 +318,15 @@ struct ft_transport_ops {
     /* Reads the header of the next message, and does not take it. Returns like recv. */
     int (*peek)(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_header *header);
     void (*release)(struct ft_link *, struct ft_msg *msg);
+    /* Short messages, past the queues. All three are NULL where that gains nothing. post: like send
+     * of a copy, but wakes nobody: the caller calls `wake` afterwards. Whatever it returns but
+     * FT_OK, the caller may send. look: the payload of the next message of the channel, if it is
+     * here and has this ctx, lane, sig, seq and len. It may be memory that the sender can still
+     * write: the caller reads it once, before took, which takes and releases the message at which
+     * it has looked last. NULL: recv knows more. */
+    int (*post)(struct ft_link *, const struct ft_header *, const void *data);
+    const void *(*look)(struct ft_link *, const struct ft_header *want);
+    void (*took)(struct ft_link *, const struct ft_header *);
     /* True when the other side has consumed everything that was sent on this link. */
     bool (*drained)(struct ft_link *);
     /* Makes progress, completes sends, and writes up to max events. Returns their number. Sets

@@ -105,7 +105,8 @@ int ft_txq_take_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned p
     if (!c)
         return ft_fail(FT_INVAL, "a message for context %016llx, which is not bound here",
                        (unsigned long long)ctx);
-    if (c->outstanding[lane] + places > ft_rxq_places(q->set, lane))
+    unsigned most = lane == 0 && q->set->first ? q->set->first : ft_rxq_places(q->set, lane);
+    if (c->outstanding[lane] + places > most)
         return FT_AGAIN;
     c->outstanding[lane] = (uint8_t)(c->outstanding[lane] + places);
     q->outstanding += places;

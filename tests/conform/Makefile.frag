@@ -13,6 +13,12 @@ tests_conform_transport_data_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_conform_transport_data_test_LDADD = $(conform_ldadd)
 TESTS += tests/conform/transport_data_test
 
+check_PROGRAMS += tests/conform/transport_short_test
+tests_conform_transport_short_test_SOURCES = tests/conform/transport_short_test.cc
+tests_conform_transport_short_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_conform_transport_short_test_LDADD = $(conform_ldadd)
+TESTS += tests/conform/transport_short_test
+
 check_PROGRAMS += tests/conform/transport_fail_test
 tests_conform_transport_fail_test_SOURCES = tests/conform/transport_fail_test.cc
 tests_conform_transport_fail_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
