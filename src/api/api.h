@@ -94,6 +94,9 @@ void ft_comm_wait_users(ftcclComm_t comm); /* waits until all calls inside have 
 enum ft_end { FT_END_FLUSH, FT_END_CLOSE, FT_END_ABORT };
 int ft_comm_end(ftcclComm_t comm, enum ft_end how, const void *owner);
 
+/* The handle's stream, without a use of the handle: only to ask ft_stream_is_idle(). NULL: it is no
+ * stream, or destroyed. */
+struct ft_stream *ft_stream_peek(ftcclStream_t handle);
 /* Returns the stream of a live handle and counts a use until ft_stream_leave(). FT_INVAL if the
  * handle is not live. */
 int ft_stream_enter(ftcclStream_t handle, struct ft_stream **out);

@@ -24,42 +24,36 @@ static bool is_rooted(enum ft_kind kind)
     return kind == FT_BROADCAST || kind == FT_REDUCE || kind == FT_GATHER || kind == FT_SCATTER;
 }
 
-/* Bytes of the two buffers on this rank; 0: the buffer is not used here. A call is in place if in
- * == out + in_off or out == in + out_off. */
-struct extent {
-    size_t in, out, in_off, out_off;
-};
-
-static struct extent extent_of(const struct ft_coll *coll, int nranks, int rank)
+static struct ft_extent extent_of(const struct ft_coll *coll, int nranks, int rank)
 {
     size_t one = coll->count * ft_type_size(coll->type), all = one * (size_t)nranks;
     bool root = rank == coll->root;
     size_t mine = one * (size_t)rank;
     switch (coll->kind) {
     case FT_ALLREDUCE:
-        return (struct extent){one, one, 0, 0};
+        return (struct ft_extent){one, one, 0, 0};
     case FT_BROADCAST:
-        return (struct extent){root ? one : 0, one, 0, 0};
+        return (struct ft_extent){root ? one : 0, one, 0, 0};
     case FT_REDUCE:
-        return (struct extent){one, root ? one : 0, 0, 0};
+        return (struct ft_extent){one, root ? one : 0, 0, 0};
     case FT_ALLGATHER:
-        return (struct extent){one, all, mine, 0};
+        return (struct ft_extent){one, all, mine, 0};
     case FT_REDUCESCATTER:
-        return (struct extent){all, one, 0, mine};
+        return (struct ft_extent){all, one, 0, mine};
     case FT_ALLTOALL:
-        return (struct extent){all, all, 0, 0};
+        return (struct ft_extent){all, all, 0, 0};
     case FT_GATHER:
-        return (struct extent){one, root ? all : 0, mine, 0};
+        return (struct ft_extent){one, root ? all : 0, mine, 0};
     case FT_SCATTER:
-        return (struct extent){root ? all : 0, one, 0, mine};
+        return (struct ft_extent){root ? all : 0, one, 0, mine};
     case FT_SEND:
-        return (struct extent){one, 0, 0, 0};
+        return (struct ft_extent){one, 0, 0, 0};
     default:
-        return (struct extent){0, one, 0, 0};
+        return (struct ft_extent){0, one, 0, 0};
     }
 }
 
-static int check_buffers(const struct call *call, struct extent extent)
+static int check_buffers(const struct call *call, struct ft_extent extent)
 {
     uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
     if (extent.in && !in)
@@ -80,7 +74,7 @@ static int check_buffers(const struct call *call, struct extent extent)
 /* Finds out whether the buffers are host memory or memory of the GPU, and prepares operations on
  * the latter. */
 static int find_memory(ftcclComm_t comm, const struct call *call, struct ft_op *op,
-                       ftcclStream_t stream, struct extent extent)
+                       ftcclStream_t stream, struct ft_extent extent)
 {
     const void *in = extent.in ? call->in : NULL, *out = extent.out ? call->out : NULL;
     struct ft_stream *host;
@@ -152,10 +146,12 @@ static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op,
                    ftcclStream_t stream)
 {
     struct ft_shape shape = ft_comm_shape(comm->core, call->coll.root);
-    struct extent extent = {0};
+    struct ft_extent extent = {0};
     int rc = check_coll(&call->coll, shape.nranks);
     if (rc == FT_OK)
         extent = extent_of(&call->coll, shape.nranks, shape.rank), rc = check_buffers(call, extent);
+    if (op == &comm->core->fast->op)
+        comm->core->fast->extent = extent;
     if (rc == FT_OK)
         rc = ft_comm_takes(comm, call->coll.kind, ft_kind_name(call->coll.kind));
     if (rc == FT_OK)
@@ -175,13 +171,12 @@ static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op,
     return rc == FT_OK ? find_memory(comm, call, op, stream, extent) : rc;
 }
 
-/* Prepares the same call as the last one, with other buffers. */
+/* Prepares the same call as an earlier one, with other buffers. */
 static int refill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op)
 {
-    struct extent extent = extent_of(&call->coll, ft_comm_nranks(comm->core),
-                                     ft_comm_rank(comm->core));
+    struct ft_extent extent = comm->core->fast->extent;
     int rc = check_buffers(call, extent);
-    if (rc == FT_OK)
+    if (rc == FT_OK && ft_device_has_driver())
         rc = find_memory(comm, call, op, NULL, extent);
     op->in = call->in;
     op->out = call->out;
@@ -192,42 +187,46 @@ static int refill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op
  * be queued. */
 static int run_at_once(ftcclComm_t comm, const struct call *call, ftcclStream_t handle)
 {
-    struct ft_stream *stream = comm->core->engine->run->null_stream;
-    if (ft_group_is_open() || !ft_kind_is_collective(call->coll.kind))
-        return FT_AGAIN;
-    if (handle && ft_stream_enter(handle, &stream) != FT_OK)
+    struct ft_stream *null = comm->core->engine->run->null_stream;
+    struct ft_stream *stream = handle ? ft_stream_peek(handle) : null;
+    if (!stream || ft_group_is_open() || !ft_kind_is_collective(call->coll.kind))
         return FT_AGAIN;
     struct ft_op *op = ft_fast_begin(comm->core, stream, &call->coll, call->op);
     int rc = !op                       ? FT_AGAIN
              : comm->core->fast->again ? refill_op(comm, call, op)
                                        : fill_op(comm, call, op, handle);
-    if (rc == FT_OK)
-        ft_fast_run(comm->core, stream);
-    else if (op)
+    if (op && rc != FT_OK)
         ft_fast_cancel(comm->core);
-    if (handle)
-        ft_stream_leave(handle);
-    else if (rc == FT_OK)
+    if (rc != FT_OK)
+        return rc;
+    if (!ft_fast_run_short(comm->core)) {
+        /* if the stream has been destroyed meanwhile, the operation still has to go on */
+        bool entered = handle && ft_stream_enter(handle, &stream) == FT_OK;
+        ft_fast_run(comm->core, entered ? stream : null);
+        if (entered)
+            ft_stream_leave(handle);
+    }
+    if (!handle)
         ft_null_stream_used(comm->core->engine);
-    return rc;
+    return FT_OK;
 }
 
-static ftcclResult_t enqueue(struct call call, ftcclComm_t comm, ftcclStream_t stream)
+static ftcclResult_t enqueue(const struct call *call, ftcclComm_t comm, ftcclStream_t stream)
 {
-    ft_thread_enters(FT_THREAD_KIND + (unsigned)call.coll.kind, call.site);
+    ft_thread_enters(FT_THREAD_KIND + (unsigned)call->coll.kind, call->site);
     int rc = ft_enter_library();
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
         return ft_fail_call(NULL, rc);
-    rc = comm->core->engine->gpu ? FT_AGAIN : run_at_once(comm, &call, stream);
+    rc = comm->core->engine->gpu ? FT_AGAIN : run_at_once(comm, call, stream);
     if (rc == FT_OK)
         ft_comm_leave(comm);
     if (rc == FT_OK)
         return ftcclSuccess;
     struct ft_op *op = rc == FT_AGAIN ? ft_op_new() : NULL;
     if (op)
-        rc = fill_op(comm, &call, op, stream);
+        rc = fill_op(comm, call, op, stream);
     else if (rc == FT_AGAIN)
         rc = ft_fail(FT_NOMEM, "no memory for an operation");
     if (rc == FT_OK)
@@ -247,7 +246,8 @@ FT_EXPORT ftcclResult_t ftcclAllReduce(const void *sendbuff, void *recvbuff, siz
                                        ftcclDataType_t datatype, ftcclRedOp_t op, ftcclComm_t comm,
                                        ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_ALLREDUCE, count, 0), sendbuff, recvbuff, (int)op, CALLER},
+    return enqueue(&(struct call){COLL(FT_ALLREDUCE, count, 0), sendbuff, recvbuff, (int)op,
+                                  CALLER},
                    comm, stream);
 }
 
@@ -255,7 +255,8 @@ FT_EXPORT ftcclResult_t ftcclReduce(const void *sendbuff, void *recvbuff, size_t
                                     ftcclDataType_t datatype, ftcclRedOp_t op, int root,
                                     ftcclComm_t comm, ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_REDUCE, count, root), sendbuff, recvbuff, (int)op, CALLER},
+    return enqueue(&(struct call){COLL(FT_REDUCE, count, root), sendbuff, recvbuff, (int)op,
+                                  CALLER},
                    comm, stream);
 }
 
@@ -263,7 +264,7 @@ FT_EXPORT ftcclResult_t ftcclBroadcast(const void *sendbuff, void *recvbuff, siz
                                        ftcclDataType_t datatype, int root, ftcclComm_t comm,
                                        ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_BROADCAST, count, root), sendbuff, recvbuff, 0, CALLER},
+    return enqueue(&(struct call){COLL(FT_BROADCAST, count, root), sendbuff, recvbuff, 0, CALLER},
                    comm, stream);
 }
 
@@ -277,7 +278,7 @@ FT_EXPORT ftcclResult_t ftcclAllGather(const void *sendbuff, void *recvbuff, siz
                                        ftcclDataType_t datatype, ftcclComm_t comm,
                                        ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_ALLGATHER, sendcount, 0), sendbuff, recvbuff, 0, CALLER},
+    return enqueue(&(struct call){COLL(FT_ALLGATHER, sendcount, 0), sendbuff, recvbuff, 0, CALLER},
                    comm, stream);
 }
 
@@ -285,8 +286,8 @@ FT_EXPORT ftcclResult_t ftcclReduceScatter(const void *sendbuff, void *recvbuff,
                                            ftcclDataType_t datatype, ftcclRedOp_t op,
                                            ftcclComm_t comm, ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_REDUCESCATTER, recvcount, 0), sendbuff, recvbuff, (int)op,
-                                 CALLER},
+    return enqueue(&(struct call){COLL(FT_REDUCESCATTER, recvcount, 0), sendbuff, recvbuff, (int)op,
+                                  CALLER},
                    comm, stream);
 }
 
@@ -294,7 +295,7 @@ FT_EXPORT ftcclResult_t ftcclAlltoAll(const void *sendbuff, void *recvbuff, size
                                       ftcclDataType_t datatype, ftcclComm_t comm,
                                       ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_ALLTOALL, count, 0), sendbuff, recvbuff, 0, CALLER}, comm,
+    return enqueue(&(struct call){COLL(FT_ALLTOALL, count, 0), sendbuff, recvbuff, 0, CALLER}, comm,
                    stream);
 }
 
@@ -302,29 +303,29 @@ FT_EXPORT ftcclResult_t ftcclGather(const void *sendbuff, void *recvbuff, size_t
                                     ftcclDataType_t datatype, int root, ftcclComm_t comm,
                                     ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_GATHER, count, root), sendbuff, recvbuff, 0, CALLER}, comm,
-                   stream);
+    return enqueue(&(struct call){COLL(FT_GATHER, count, root), sendbuff, recvbuff, 0, CALLER},
+                   comm, stream);
 }
 
 FT_EXPORT ftcclResult_t ftcclScatter(const void *sendbuff, void *recvbuff, size_t count,
                                      ftcclDataType_t datatype, int root, ftcclComm_t comm,
                                      ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_SCATTER, count, root), sendbuff, recvbuff, 0, CALLER},
+    return enqueue(&(struct call){COLL(FT_SCATTER, count, root), sendbuff, recvbuff, 0, CALLER},
                    comm, stream);
 }
 
 FT_EXPORT ftcclResult_t ftcclSend(const void *sendbuff, size_t count, ftcclDataType_t datatype,
                                   int peer, ftcclComm_t comm, ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_SEND, count, peer), sendbuff, NULL, 0, CALLER}, comm,
+    return enqueue(&(struct call){COLL(FT_SEND, count, peer), sendbuff, NULL, 0, CALLER}, comm,
                    stream);
 }
 
 FT_EXPORT ftcclResult_t ftcclRecv(void *recvbuff, size_t count, ftcclDataType_t datatype, int peer,
                                   ftcclComm_t comm, ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_RECV, count, peer), NULL, recvbuff, 0, CALLER}, comm,
+    return enqueue(&(struct call){COLL(FT_RECV, count, peer), NULL, recvbuff, 0, CALLER}, comm,
                    stream);
 }
 

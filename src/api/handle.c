@@ -193,6 +193,16 @@ static void grow_streams(void)
     atomic_store_explicit(&nstream_slabs, n + 1, memory_order_release);
 }
 
+struct ft_stream *ft_stream_peek(ftcclStream_t handle)
+{
+    const struct stream_handle *h = (const struct stream_handle *)(const void *)handle;
+    int n = atomic_load_explicit(&nstream_slabs, memory_order_acquire);
+    if (!in_slabs((void *const *)stream_slabs, n, sizeof *h, h) ||
+        !atomic_load_explicit(&h->live, memory_order_acquire))
+        return NULL;
+    return h->stream;
+}
+
 int ft_stream_enter(ftcclStream_t handle, struct ft_stream **out)
 {
     struct stream_handle *h = (struct stream_handle *)(void *)handle;
@@ -294,6 +304,9 @@ static ftcclResult_t wait_for_stream(ftcclStream_t stream, uint64_t end_ns)
 {
     struct ft_stream *held;
     int rc = ft_enter_library();
+    const struct ft_stream *seen = rc == FT_OK && stream ? ft_stream_peek(stream) : NULL;
+    if (seen && ft_stream_is_idle(seen))
+        return ftcclSuccess;
     if (rc == FT_OK && !stream)
         return ft_return(NULL, ft_null_streams(true, end_ns));
     if (rc == FT_OK)

@@ -215,6 +215,7 @@ void ft_device_close(struct ft_device *);
  * GPU on which no device of this build works. Any thread may call it; it does not block; NULL is
  * allowed. ft_device_find_driver() is called when a rank is created: it looks up whether the
  * process has loaded the GPU's driver. */
+bool ft_device_has_driver(void); /* without it ft_device_check() always returns FT_OK */
 int ft_device_check(const char *call, const void *ptr);
 void ft_device_find_driver(void);
 /* Prints the devices and instruction sets found here, for ftccl-info. */

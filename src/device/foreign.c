@@ -26,6 +26,11 @@ void ft_device_find_driver(void)
     atomic_store_explicit(&ask, (pointer_attribute *)function, memory_order_relaxed);
 }
 
+bool ft_device_has_driver(void)
+{
+    return atomic_load_explicit(&ask, memory_order_relaxed) != NULL;
+}
+
 static bool is_on_device(const void *ptr)
 {
     pointer_attribute *get = atomic_load_explicit(&ask, memory_order_relaxed);

@@ -68,6 +68,12 @@ struct ft_op_times {
  * overwritten record do nothing. */
 uint32_t ft_telemetry_op(struct ft_telemetry *, int comm, uint64_t seq, const struct ft_coll *,
                          const char *algo, struct ft_op_times);
+/* The same for an operation that began in its call: that runs now, or that has ended there without
+ * an error, so fast that the clock is read only once. */
+uint32_t ft_telemetry_op_began(struct ft_telemetry *, int comm, uint64_t seq,
+                               const struct ft_coll *, const char *algo, uint64_t now_ns);
+void ft_telemetry_op_ended(struct ft_telemetry *, int comm, uint64_t seq, const struct ft_coll *,
+                           const char *algo, uint64_t now_ns);
 /* state: enum ft_op_state */
 void ft_telemetry_op_state(struct ft_telemetry *, uint32_t op, int state, int status,
                            uint64_t now_ns);

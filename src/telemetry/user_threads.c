@@ -48,22 +48,27 @@ static int find_row(struct ft_tm_thread *rows)
     return oldest >= 0 && take_row(&rows[oldest], tid) ? oldest : -1;
 }
 
+static __attribute__((noinline)) void take_any_row(const struct ft_telemetry *t,
+                                                   struct ft_tm_thread *rows)
+{
+    mine.tid = (int)gettid();
+    mine.t = t;
+    mine.engine = t->file->header.engine;
+    mine.row = find_row(rows);
+}
+
 /* NULL: there is none. */
-static struct ft_tm_thread *row_of(struct ft_telemetry *t)
+static inline struct ft_tm_thread *row_of(struct ft_telemetry *t)
 {
     struct ft_tm_thread *rows = t->file->thread;
     bool known = mine.t == t && mine.engine == t->file->header.engine && mine.row >= 0;
-    if (!known || __atomic_load_n(&rows[mine.row].tid, __ATOMIC_RELAXED) != mine.tid) {
-        mine.tid = (int)gettid();
-        mine.t = t;
-        mine.engine = t->file->header.engine;
-        mine.row = find_row(rows);
-    }
+    if (!known || __atomic_load_n(&rows[mine.row].tid, __ATOMIC_RELAXED) != mine.tid)
+        take_any_row(t, rows);
     return mine.row >= 0 ? &rows[mine.row] : NULL;
 }
 
 /* If another thread has taken the row meanwhile, it does not wait because of this one. */
-static void write_row(struct ft_tm_thread *row, unsigned waits, uint64_t now_ns)
+static inline void write_row(struct ft_tm_thread *row, unsigned waits, uint64_t now_ns)
 {
     __atomic_store_n(&row->since_ns, now_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&row->site, (uint64_t)(uintptr_t)mine.site, __ATOMIC_RELAXED);

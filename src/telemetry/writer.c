@@ -219,52 +219,120 @@ static struct ft_tm_op *take_slot(struct ft_telemetry *t)
     return r;
 }
 
-static void count_start(struct ft_tm_comm *c, enum ft_kind kind, bool at_once)
+static void add_one(uint64_t *count)
 {
-    uint64_t *count = at_once ? &c->at_once[kind] : &c->begun[kind];
     store64(count, *count + 1);
+}
+
+static void set_form(struct ft_telemetry *t, int comm, const struct ft_coll *coll, const char *algo)
+{
+    struct ft_tm_op *form = &t->form;
+    form->ctx = t->file->comm[comm].ctx;
+    form->comm = (uint16_t)comm;
+    form->count = coll->count;
+    form->root = coll->root;
+    form->kind = (uint8_t)coll->kind;
+    form->type = (uint8_t)coll->type;
+    form->red = (uint8_t)coll->red;
+    if (algo != t->algo_from)
+        /* names are constants, so equal pointers mean equal names */
+        copy_text(form->algo, sizeof form->algo, algo);
+    t->algo_from = algo;
+}
+
+static bool has_form(const struct ft_telemetry *t, int comm, const struct ft_coll *coll,
+                     const char *algo)
+{
+    const struct ft_tm_op *form = &t->form;
+    return form->comm == comm && form->ctx == t->file->comm[comm].ctx && algo == t->algo_from &&
+           form->count == coll->count && form->root == coll->root && form->kind == coll->kind &&
+           form->type == coll->type && form->red == coll->red;
+}
+
+/* The next record, written except for its times and its state. The caller leaves its guard. NULL:
+ * there is none. */
+static struct ft_tm_op *new_op(struct ft_telemetry *t, int comm, uint64_t seq,
+                               const struct ft_coll *coll, const char *algo)
+{
+    if (comm < 0 || comm >= FT_TM_COMMS) {
+        add_one(&t->file->header.lost_ops);
+        return NULL;
+    }
+    if (!has_form(t, comm, coll, algo))
+        set_form(t, comm, coll, algo);
+    struct ft_tm_op *r = take_slot(t);
+    const size_t from = offsetof(struct ft_tm_op, serial);
+    memcpy((char *)r + from, (const char *)&t->form + from, sizeof *r - from);
+    r->serial = ++t->serial;
+    r->seq = seq;
+    return r;
+}
+
+static void count_op(struct ft_telemetry *t, struct ft_tm_comm *c, uint64_t seq)
+{
+    store64(&c->last_seq, seq);
+    add_one(&c->issued);
+    store64(&t->file->header.ops, t->serial);
 }
 
 uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const struct ft_coll *coll,
                          const char *algo, struct ft_op_times times)
 {
-    if (!t)
+    struct ft_tm_op *r = t ? new_op(t, comm, seq, coll, algo) : NULL;
+    if (!r)
         return NO_OP;
-    if (comm < 0 || comm >= FT_TM_COMMS) {
-        store64(&t->file->header.lost_ops, t->file->header.lost_ops + 1);
-        return NO_OP;
-    }
     struct ft_tm_comm *c = &t->file->comm[comm];
-    struct ft_tm_op *r = take_slot(t);
-    r->serial = ++t->serial;
-    r->seq = seq;
-    r->ctx = c->ctx;
-    r->count = coll->count;
-    r->wait = 0;
-    r->time_ns[FT_TM_CREATED] = times.called_ns ? times.called_ns : times.now_ns;
-    for (int i = FT_TM_CREATED + 1; i < FT_TM_TIMES; i++)
-        r->time_ns[i] = 0;
-    r->status = FT_OK;
-    r->root = coll->root;
-    r->comm = (uint16_t)comm;
-    r->kind = (uint8_t)coll->kind;
-    r->type = (uint8_t)coll->type;
-    r->red = (uint8_t)coll->red;
+    bool at_once = times.called_ns == 0;
+    r->time_ns[FT_TM_CREATED] = at_once ? times.now_ns : times.called_ns;
     r->state = FT_OP_NEW;
-    if (algo != t->algo_from)
-        /* names are constants, so equal pointers mean equal names */
-        copy_text(t->algo, sizeof t->algo, algo);
-    t->algo_from = algo;
-    memcpy(r->algo, t->algo, sizeof r->algo);
     uint32_t id = r->id;
     guard_leave(&r->guard);
-    store64(&c->last_seq, seq);
-    store64(&c->issued, c->issued + 1);
-    count_start(c, coll->kind, times.called_ns == 0);
-    store64(&t->file->header.ops, t->serial);
-    if (times.called_ns == 0)
+    count_op(t, c, seq);
+    add_one(at_once ? &c->at_once[coll->kind] : &c->begun[coll->kind]);
+    if (at_once)
         ft_telemetry_thread_calls(t, times.now_ns);
     return id;
+}
+
+/* An operation that began in its call. Returns its handle. */
+static uint32_t write_at_once(struct ft_telemetry *t, int comm, uint64_t seq,
+                              const struct ft_coll *coll, const char *algo, uint64_t now_ns,
+                              bool ended)
+{
+    struct ft_tm_op *r = t ? new_op(t, comm, seq, coll, algo) : NULL;
+    if (!r)
+        return NO_OP;
+    r->time_ns[FT_TM_CREATED] = r->time_ns[FT_TM_STARTED] = now_ns;
+    r->time_ns[FT_TM_ENDED] = ended ? now_ns : 0;
+    r->state = ended ? FT_OP_DONE : FT_OP_RUNNING;
+    uint32_t id = r->id;
+    guard_leave(&r->guard);
+    struct ft_tm_comm *c = &t->file->comm[comm];
+    count_op(t, c, seq);
+    add_one(&c->at_once[coll->kind]);
+    ft_telemetry_thread_calls(t, now_ns);
+    return id;
+}
+
+uint32_t ft_telemetry_op_began(struct ft_telemetry *t, int comm, uint64_t seq,
+                               const struct ft_coll *coll, const char *algo, uint64_t now_ns)
+{
+    return write_at_once(t, comm, seq, coll, algo, now_ns, false);
+}
+
+static void count_done(struct ft_tm_comm *c, unsigned kind, uint64_t seq)
+{
+    add_one(&c->ended);
+    add_one(&c->done[kind]);
+    if (seq > c->last_done)
+        store64(&c->last_done, seq);
+}
+
+void ft_telemetry_op_ended(struct ft_telemetry *t, int comm, uint64_t seq,
+                           const struct ft_coll *coll, const char *algo, uint64_t now_ns)
+{
+    if (write_at_once(t, comm, seq, coll, algo, now_ns, true) != NO_OP)
+        count_done(&t->file->comm[comm], (unsigned)coll->kind, seq);
 }
 
 /* Returns the record of a handle, or NULL if it has been overwritten. */
@@ -302,15 +370,12 @@ void ft_telemetry_op_state(struct ft_telemetry *t, uint32_t op, int state, int s
     struct ft_tm_comm *c = &t->file->comm[r->comm % FT_TM_COMMS];
     if (c->ctx != r->ctx)
         return; /* another communicator has the row now */
-    store64(&c->ended, c->ended + 1);
-    if (state != FT_OP_DONE) {
-        store64(&c->failed, c->failed + 1);
+    if (state == FT_OP_DONE) {
+        count_done(c, r->kind % FT_TM_KINDS, r->seq);
         return;
     }
-    uint64_t *done = &c->done[r->kind % FT_TM_KINDS];
-    store64(done, *done + 1);
-    if (r->seq > c->last_done)
-        store64(&c->last_done, r->seq);
+    add_one(&c->ended);
+    add_one(&c->failed);
 }
 
 void ft_telemetry_op_wait(struct ft_telemetry *t, uint32_t op, uint64_t step, uint32_t wait)

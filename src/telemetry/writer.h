@@ -20,9 +20,10 @@ struct ft_telemetry {
     uint64_t asked; /* number of the last request */
     uint32_t next_seat;
     int seats_left; /* of the communicator that was opened last */
-    /* the name of the latest operation's algorithm, and its copy in the form of a record */
+    /* What records of operations like the latest one have in common, and where its algorithm's name
+     * came from. */
+    struct ft_tm_op form;
     const char *algo_from;
-    char algo[sizeof((struct ft_tm_op *)NULL)->algo];
     pid_t pid;
     struct ft_telemetry *others; /* next file that is open in this process */
     char path[128];

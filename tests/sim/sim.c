@@ -466,6 +466,34 @@ static void sim_release(struct ft_link *base, struct ft_msg *msg)
 {
     ft_rxq_release(&((struct sim_link *)base)->rxq, msg);
 }
+
+static int sim_post(struct ft_link *base, const struct ft_header *header, const void *data)
+{
+    struct sim_link *link = (struct sim_link *)base;
+    int rc = admit(link, header);
+    if (rc != FT_OK)
+        return rc;
+    struct sim_event *event = dispatch(link, header, NULL);
+    event->data = event->copy = copied(data, header->len);
+    return FT_OK;
+}
+
+static const void *sim_look(struct ft_link *base, const struct ft_header *want)
+{
+    struct sim_link *link = (struct sim_link *)base;
+    const struct ft_rxq_node *node = ft_rxq_first(&link->rxq, want->ctx, want->lane);
+    bool wanted = node && base->state == FT_LINK_UP && node->header.sig == want->sig &&
+                  node->header.seq == want->seq && node->header.len == want->len;
+    return wanted ? node->data : NULL;
+}
+
+static void sim_took(struct ft_link *base, const struct ft_header *header)
+{
+    struct ft_msg msg;
+    if (sim_recv(base, header->ctx, header->lane, &msg) == FT_OK)
+        sim_release(base, &msg);
+}
+
 static bool sim_drained(struct ft_link *base)
 {
     return ((struct sim_link *)base)->txq.outstanding == 0;
@@ -618,6 +646,9 @@ const struct ft_transport_ops sim_transport_ops = {
     .recv = sim_recv,
     .peek = sim_peek,
     .release = sim_release,
+    .post = sim_post,
+    .look = sim_look,
+    .took = sim_took,
     .drained = sim_drained,
     .poll = sim_poll,
     .fd = sim_fd,

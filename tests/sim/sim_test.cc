@@ -137,17 +137,28 @@ struct Sim {
         return int32_t((call * 131 + size_t(rank) * 7919 + i * 31) % 100003) - 50000;
     }
 
+    ft_coll draw_collective(size_t most)
+    {
+        ft_coll coll{};
+        coll.kind = ft_kind(sim_random(&world, FT_SEND));
+        coll.type = FT_INT32;
+        coll.red = ft_red(sim_random(&world, 4));
+        bool rooted = coll.kind == FT_BROADCAST || coll.kind == FT_REDUCE ||
+                      coll.kind == FT_GATHER || coll.kind == FT_SCATTER;
+        coll.root = rooted ? int(sim_random(&world, n)) : 0;
+        coll.count = sim_random(&world, 2) ? sim_random(&world, 40) : sim_random(&world, most);
+        return coll;
+    }
+
     void add_collective()
     {
+        add_call(draw_collective(4000));
+    }
+
+    void add_call(const ft_coll &coll)
+    {
         Call call;
-        call.coll = ft_coll{};
-        call.coll.kind = ft_kind(sim_random(&world, FT_SEND));
-        call.coll.type = FT_INT32;
-        call.coll.red = ft_red(sim_random(&world, 4));
-        bool rooted = call.coll.kind == FT_BROADCAST || call.coll.kind == FT_REDUCE ||
-                      call.coll.kind == FT_GATHER || call.coll.kind == FT_SCATTER;
-        call.coll.root = rooted ? int(sim_random(&world, n)) : 0;
-        call.coll.count = sim_random(&world, 2) ? sim_random(&world, 40) : sim_random(&world, 4000);
+        call.coll = coll;
         call.inplace = sim_random(&world, 2);
         size_t id = calls.size();
         for (int r = 0; r < n; r++) {
@@ -403,6 +414,111 @@ struct Rough {
         }
     }
 };
+
+// Ranks that make short calls which repeat themselves, as the public calls make them: begun in the
+// call, and in no queue if all messages are there. Most wait for the call before. With a fault, a
+// rank makes no more calls after the first that fails.
+struct Shorts {
+    Sim &sim;
+    std::vector<size_t> next;
+    size_t at_once = 0, queued = 0;
+
+    explicit Shorts(Sim &in) : sim(in), next(size_t(in.n))
+    {
+        ft_coll some[3];
+        for (ft_coll &coll : some)
+            coll = sim.draw_collective(200);
+        for (int i = 0; i < 40; i++)
+            sim.add_call(some[sim_random(&sim.world, 3)]);
+    }
+    bool is_over(int r) const
+    {
+        bool idle = sim.streams[r]->done.load() >= sim.streams[r]->next.load();
+        return !sim.alive[r] || (idle && (next[r] == sim.calls.size() || has_failed(r)));
+    }
+    bool has_failed(int r) const
+    {
+        return sim.comms[r]->failure.status.load() != FT_OK;
+    }
+    void call(int r)
+    {
+        Call &call = sim.calls[next[r]++];
+        ft_comm *comm = sim.comms[r];
+        ft_op *op = ft_fast_begin(comm, sim.streams[r], &call.coll, call.coll.red);
+        if (!op)
+            return sim.submit(r, {sim.op_of(call, r)});
+        op->coll = call.coll;
+        op->redop.red = call.coll.red;
+        op->in = call.inplace ? call.work[r].data() + sim.in_at(call, r) : call.in[r].data();
+        op->out = call.inplace ? call.work[r].data() + sim.out_at(call, r) : call.out[r].data();
+        if (ft_fast_run_short(comm))
+            at_once++;
+        else
+            ft_fast_run(comm, sim.streams[r]), queued++;
+    }
+    // False: virtual time passed the bound.
+    bool run(uint64_t bound_ns, const std::function<void(uint64_t)> &each)
+    {
+        const uint64_t end_ns = sim.world.now_ns + bound_ns;
+        int still = 0;
+        for (uint64_t turn = 0; sim.world.now_ns < end_ns; turn++) {
+            int over = 0;
+            for (int r = 0; r < sim.n; r++)
+                over += is_over(r);
+            if (over == sim.n)
+                return true;
+            each(turn);
+            int r = int(sim_random(&sim.world, sim.n));
+            bool waits = !ft_stream_is_idle(sim.streams[r]) && sim_random(&sim.world, 100);
+            bool calls = sim.alive[r] && !has_failed(r) && next[r] < sim.calls.size() && !waits &&
+                         sim_random(&sim.world, 3) == 0;
+            if (calls)
+                call(r);
+            still = calls || (sim.alive[r] && ft_rank_turn(sim.engines[r])) ? 0 : still + 1;
+            sim.world.now_ns += 20;
+            if (still > 4 * sim.n && sim_next(&sim.world) > sim.world.now_ns)
+                sim.world.now_ns = std::min(sim_next(&sim.world), sim.world.now_ns + 1000000);
+        }
+        return false;
+    }
+};
+
+TEST(Sim, ShortCallsAreExactOrFail)
+{
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 300);
+    size_t at_once = 0, queued = 0, failed = 0;
+    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) {
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) +
+                     " FT_SIM_RUNS=1 tests/sim/sim_test --gtest_filter=*ExactOrFail");
+        Sim sim(seed, 2 + int(seed % 5), 1);
+        Shorts shorts(sim);
+        const uint64_t when = sim_random(&sim.world, 3000), victim = seed / 3 % unsigned(sim.n);
+        ASSERT_TRUE(shorts.run(UINT64_C(20000000000), [&](uint64_t turn) {
+            if (turn == when && seed % 3 == 1)
+                sim_kill(&sim.world, 1000 + victim), sim.alive[victim] = false;
+            if (turn == when && seed % 3 == 2)
+                sim_cut(&sim.world, 1000 + victim, 1000 + (victim + 1) % unsigned(sim.n));
+        })) << "not finished in 20 s of virtual time";
+        for (int r = 0; r < sim.n; r++) {
+            failed += sim.alive[r] && shorts.has_failed(r);
+            EXPECT_TRUE(seed % 3 || !shorts.has_failed(r)) << sim.comms[r]->failure.text;
+            for (size_t id = 0; id < sim.calls.size() && sim.alive[r] && !shorts.has_failed(r);
+                 id++)
+                sim.check(id, r);
+            if (!sim.alive[r])
+                bury(sim, r);
+        }
+        at_once += shorts.at_once;
+        queued += shorts.queued;
+    }
+    std::printf("%zu calls in no queue, %zu in a queue, %zu ranks failed\n", at_once, queued,
+                failed);
+    if (runs >= 300) {
+        EXPECT_GT(at_once, runs);
+        EXPECT_GT(queued, runs);
+        EXPECT_GT(failed, runs / 10);
+    }
+}
 
 // Validations pause the ranks at random moments. Without a fault every operation succeeds, since no
 // pause takes more than a part of its deadline; with one, every operation ends in time.

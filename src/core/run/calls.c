@@ -29,6 +29,14 @@ bool ft_mismatch_check(struct ft_comm *comm, int peer, uint64_t seq, uint64_t si
     return true;
 }
 
+bool ft_calls_is_announced(const struct ft_comm *comm, uint64_t seq)
+{
+    bool is = false;
+    for (int r = 0; comm->calls.any_announced && r < comm->view.nranks; r++)
+        is |= comm->calls.announced[r].seq == seq;
+    return is;
+}
+
 void ft_calls_check_announced(struct ft_comm *comm, const struct ft_op *op)
 {
     for (int r = 0;

@@ -37,6 +37,7 @@ static void load_repeat(struct ft_comm *comm, struct ft_repeat *repeat)
     op->redop = repeat->redop;
     op->plan = repeat->plan;
     op->sig = repeat->sig;
+    comm->fast->extent = repeat->extent;
     comm->fast->loaded = repeat;
 }
 
@@ -72,9 +73,11 @@ static void keep_repeat(struct ft_comm *comm)
                                  .sig = op->sig,
                                  .coll = op->coll,
                                  .redop = op->redop,
+                                 .extent = fast->extent,
                                  .plan = *plan};
     for (uint64_t i = 0; i < plan->nsteps; i++)
         ft_plan_step(plan, 0, i, &repeat->steps[i]);
+    ft_lanes_prepare_short(comm, repeat);
     fast->loaded = repeat;
 }
 
@@ -154,8 +157,9 @@ static void wake_peers(struct ft_engine *engine)
 static void run_repeat(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
+    bool few = comm->fast->begun || atomic_load_explicit(&engine->crowded, memory_order_relaxed);
     hush_wakeups(engine);
-    ft_comm_repeat(comm, atomic_load_explicit(&engine->crowded, memory_order_relaxed) ? 1 : LOOKS);
+    ft_comm_repeat(comm, few ? 1 : LOOKS, comm->fast->begun);
     wake_peers(engine);
 }
 
@@ -182,13 +186,19 @@ static void enqueue_alone(struct ft_comm *comm)
     comm->works.head = comm->works.tail = work;
 }
 
+/* The background thread need not turn the engine. */
+static void note_driver(struct ft_engine *engine)
+{
+    if (!atomic_load_explicit(&engine->user_drove, memory_order_relaxed))
+        atomic_store_explicit(&engine->user_drove, 1, memory_order_relaxed);
+}
+
 /* Turns the communicator alone first, so that its messages leave before the turn of the engine. */
 static void turn_once(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
     struct ft_fast *fast = comm->fast;
-    if (!atomic_load_explicit(&engine->user_drove, memory_order_relaxed))
-        atomic_store_explicit(&engine->user_drove, 1, memory_order_relaxed);
+    note_driver(engine);
     engine->stuck = false;
     if (fast->again)
         run_repeat(comm);
@@ -200,6 +210,49 @@ static void turn_once(struct ft_comm *comm)
         engine->turn(engine);
     else
         engine->turns++;
+}
+
+/* ---- short calls ----------------------------------------------------------------------------- */
+
+/* Even if all short calls end at once, the engine is turned now and then. */
+#define TURN_NS 100000u
+
+void ft_fast_record(struct ft_comm *comm, uint64_t now_ns)
+{
+    struct ft_op *op = &comm->fast->op;
+    op->record = ft_telemetry_op_began(comm->engine->telemetry, comm->row, op->seq, &op->coll,
+                                       op->plan.algo->name, now_ns);
+}
+
+bool ft_fast_run_short(struct ft_comm *comm)
+{
+    struct ft_engine *engine = comm->engine;
+    struct ft_fast *fast = comm->fast;
+    struct ft_op *op = &fast->op;
+    struct ft_short run;
+    fast->begun = fast->again && fast->loaded->is_short &&
+                  !ft_calls_is_announced(comm, comm->calls.seq + 1);
+    if (!fast->begun)
+        return false;
+    ft_comm_number_repeat(comm, op);
+    bool over = ft_lanes_take_short(comm, op, &run);
+    fast->recorded = run.recorded;
+    if (!over)
+        return false;
+    comm->calls.done = comm->calls.seq;
+    comm->works.stalled = false;
+    if (run.recorded)
+        ft_telemetry_op_state(engine->telemetry, op->record, FT_OP_DONE, FT_OK, run.began_ns);
+    else
+        ft_telemetry_op_ended(engine->telemetry, comm->row, op->seq, &op->coll, op->plan.algo->name,
+                              run.began_ns);
+    note_driver(engine);
+    if (run.began_ns - fast->turned_ns > TURN_NS) {
+        fast->turned_ns = run.began_ns;
+        engine->turn(engine);
+    }
+    ft_engine_unlock(engine);
+    return true;
 }
 
 void ft_fast_run(struct ft_comm *comm, struct ft_stream *stream)

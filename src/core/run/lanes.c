@@ -15,20 +15,6 @@
 /* For a shorter message, a second copy is cheaper than telling the link where the message goes. */
 #define EXPECTED_BYTES 4096
 
-static char *resolve(const struct ft_op *op, struct ft_ref ref)
-{
-    switch (ref.buf) {
-    case FT_BUF_IN:
-        return (char *)(uintptr_t)op->in + ref.off;
-    case FT_BUF_OUT:
-        return (char *)op->out + ref.off;
-    case FT_BUF_TMP:
-        return op->tmp + ref.off;
-    default:
-        return NULL;
-    }
-}
-
 static bool is_collective(const struct ft_op *op)
 {
     return ft_kind_is_collective(op->coll.kind);
@@ -143,8 +129,8 @@ static bool overwrites_sent(const struct ft_lane *lane)
     const struct ft_step *step = lane->step;
     if (step->nsend == 0 || step->dst.buf == FT_BUF_NONE)
         return false;
-    uintptr_t from = (uintptr_t)resolve(lane->op, step->send),
-              to = (uintptr_t)resolve(lane->op, step->dst);
+    uintptr_t from = (uintptr_t)ft_lane_at(lane->op, step->send),
+              to = (uintptr_t)ft_lane_at(lane->op, step->dst);
     bool stays = step->nrecv == 0 && from == to && step->src.buf == step->send.buf &&
                  step->src.off == step->send.off;
     return !stays && from < to + step->len_bytes && to < from + step->send_bytes;
@@ -162,7 +148,7 @@ static int send_plain(struct ft_comm *comm, struct ft_lane *lane, int k, struct 
 {
     const struct ft_op *op = lane->op;
     struct ft_header header = header_of(comm, lane, lane->step->send_bytes);
-    const char *data = resolve(op, lane->step->send);
+    const char *data = ft_lane_at(op, lane->step->send);
     struct ft_send *send = &lane->sends[k];
     send->status = FT_AGAIN;
     send->lasts = may_last(lane);
@@ -185,7 +171,7 @@ static int send_by_pass(struct ft_comm *comm, struct ft_lane *lane, int k, struc
                              .nsrc = 1,
                              .ndst = 1,
                              .count = lane->step->send_bytes / op->plan.esize,
-                             .src = {resolve(op, *from)}};
+                             .src = {ft_lane_at(op, *from)}};
     if (!send->slot) {
         send->header = header_of(comm, lane, lane->step->send_bytes);
         send->staged = from->buf == FT_BUF_TMP;
@@ -222,7 +208,7 @@ static char *moves_to(const struct ft_lane *lane)
     bool moves = ft_op_links_reach(lane->op) && step->nrecv == 1 && step->src.buf == FT_BUF_NONE &&
                  step->dst.buf != FT_BUF_NONE;
     bool divides = (step->flags & FT_STEP_FINAL) && lane->op->redop.divisor > 1;
-    return moves && !divides ? resolve(lane->op, step->dst) : NULL;
+    return moves && !divides ? ft_lane_at(lane->op, step->dst) : NULL;
 }
 
 /* A long message that has not come yet may be received directly at its destination, unless it must
@@ -365,12 +351,12 @@ static void fill_pass(const struct ft_lane *lane, struct ft_reduce *pass)
     pass->nsrc = pass->ndst = 0;
     for (int k = 0; k <= step->nrecv; k++) {
         if (k == step->src_at && step->src.buf != FT_BUF_NONE)
-            pass->src[pass->nsrc++] = resolve(op, step->src);
+            pass->src[pass->nsrc++] = ft_lane_at(op, step->src);
         if (k < step->nrecv)
             pass->src[pass->nsrc++] = lane->msgs[k].data;
     }
     if (step->dst.buf != FT_BUF_NONE)
-        pass->dst[pass->ndst++] = resolve(op, step->dst);
+        pass->dst[pass->ndst++] = ft_lane_at(op, step->dst);
     for (int k = 0; k < step->nfwd; k++)
         pass->dst[pass->ndst++] = lane->slots[k];
 }
@@ -543,7 +529,7 @@ bool ft_lanes_turn(struct ft_comm *comm)
 static void send_repeat(struct ft_comm *comm, struct ft_lane *lane)
 {
     struct ft_op *op = lane->op;
-    const char *data = resolve(op, lane->step->send);
+    const char *data = ft_lane_at(op, lane->step->send);
     struct ft_header header = header_of(comm, lane, lane->step->send_bytes);
     int nsend = lane->step->send_bytes > 0 ? lane->step->nsend : 0;
     for (int k = 0; k < nsend; k++) {

@@ -390,6 +390,7 @@ void ft_calls_note(struct ft_comm *comm, const struct ft_op *op); /* the operati
 /* True: the peer's call differs from this rank's, and comm has failed. */
 bool ft_mismatch_check(struct ft_comm *comm, int peer, uint64_t seq, uint64_t sig);
 void ft_calls_check_announced(struct ft_comm *comm, const struct ft_op *op);
+bool ft_calls_is_announced(const struct ft_comm *comm, uint64_t seq); /* by any rank */
 void ft_calls_reset(struct ft_comm *comm);
 
 /* ---- works (work.c) -------------------------------------------------------------------------- */
@@ -400,8 +401,10 @@ bool ft_run_turn(struct ft_comm *comm);
 /* the slow part of a turn: measures how long the work has stood still */
 void ft_run_tick(struct ft_comm *comm);
 /* The first work repeats an earlier call, see fast_path.c. Starts it, and ends it if its messages
- * come soon. */
-void ft_comm_repeat(struct ft_comm *comm, int looks);
+ * come soon. begun: its lane is at a step already. */
+void ft_comm_repeat(struct ft_comm *comm, int looks, bool begun);
+/* The repeated call, which is in no queue, gets its number. */
+void ft_comm_number_repeat(struct ft_comm *comm, struct ft_op *op);
 /* The operations of the works that have started: the first, and the one after op; NULL: none. */
 struct ft_op *ft_run_first_op(const struct ft_comm *comm);
 struct ft_op *ft_run_next_op(const struct ft_op *op);
@@ -436,10 +439,33 @@ int ft_comm_plan(struct ft_comm *comm, const struct ft_coll *coll, struct ft_pla
 void ft_plans_reset(struct ft_comm *comm);
 /* ---- lanes (lanes.c), point-to-point (p2p.c), one-sided calls (rma.c) ------------------------ */
 
+/* What a reference of a step of the operation refers to. NULL: nothing. */
+static inline char *ft_lane_at(const struct ft_op *op, struct ft_ref ref)
+{
+    switch (ref.buf) {
+    case FT_BUF_IN:
+        return (char *)(uintptr_t)op->in + ref.off;
+    case FT_BUF_OUT:
+        return (char *)op->out + ref.off;
+    case FT_BUF_TMP:
+        return op->tmp + ref.off;
+    default:
+        return NULL;
+    }
+}
 bool ft_lanes_turn(struct ft_comm *comm);
 void ft_lanes_start(struct ft_comm *comm); /* the first work begins */
 /* Starts the steps of the repeated call that is loaded, and sends. */
 void ft_lanes_repeat(struct ft_comm *comm, struct ft_op *op);
+/* Finds out whether ft_lanes_take_short() may take the steps of a call (lanes_short.c). */
+void ft_lanes_prepare_short(const struct ft_comm *comm, struct ft_repeat *repeat);
+/* Takes all steps of the repeated call that is loaded. False: messages are late; the lane is at the
+ * step that cannot go on. */
+struct ft_short {
+    uint64_t began_ns; /* when its first messages had been sent */
+    bool recorded;     /* telemetry knows that it has begun */
+};
+bool ft_lanes_take_short(struct ft_comm *comm, struct ft_op *op, struct ft_short *out);
 void ft_lanes_drop(struct ft_comm *comm); /* after a failure: releases views and reservations */
 /* takes all lanes from their steps, when everything has settled */
 void ft_lanes_over(struct ft_comm *comm);

@@ -21,11 +21,33 @@ struct ft_stream *ft_engine_null_stream(struct ft_engine *engine)
     return stream;
 }
 
+/* Their memory is never freed, so that a thread may ask whether a stream is idle that another one
+ * destroys. */
+static pthread_mutex_t unused_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ft_stream *unused;
+
+static struct ft_stream *take_unused(void)
+{
+    pthread_mutex_lock(&unused_lock);
+    struct ft_stream *stream = unused;
+    if (stream)
+        unused = stream->next_unused;
+    pthread_mutex_unlock(&unused_lock);
+    return stream;
+}
+
 struct ft_stream *ft_stream_new(void)
 {
-    struct ft_stream *stream = calloc(1, sizeof *stream);
+    struct ft_stream *stream = take_unused();
+    if (!stream)
+        stream = calloc(1, sizeof *stream);
     if (!stream)
         return NULL;
+    stream->text[0] = '\0';
+    stream->head = stream->tail = NULL;
+    atomic_store_explicit(&stream->error, FT_OK, memory_order_relaxed);
+    atomic_store_explicit(&stream->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&stream->done, 0, memory_order_relaxed);
     pthread_mutex_init(&stream->lock, NULL);
     atomic_store(&stream->refs, 1);
     return stream;
@@ -41,7 +63,10 @@ void ft_stream_release(struct ft_stream *stream)
     if (atomic_fetch_sub_explicit(&stream->refs, 1, memory_order_acq_rel) != 1)
         return;
     pthread_mutex_destroy(&stream->lock);
-    free(stream);
+    pthread_mutex_lock(&unused_lock);
+    stream->next_unused = unused;
+    unused = stream;
+    pthread_mutex_unlock(&unused_lock);
 }
 
 bool ft_stream_is_idle(const struct ft_stream *stream)

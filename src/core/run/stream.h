@@ -9,6 +9,7 @@
  * any of its entries. */
 struct ft_stream {
     atomic_int refs;
+    struct ft_stream *next_unused; /* after the last reference is released */
     pthread_mutex_t lock;
     ft_atomic_u64 next; /* ticket of the next entry; written under lock, relaxed */
     /* Number of finished entries. pop_slot() stores with release; engines and waiters load with
@@ -69,7 +70,8 @@ struct ft_entry {
 };
 
 struct ft_stream *ft_stream_new(void);
-/* Everything enqueued so far has ended, and the user has been told all errors. */
+/* Everything enqueued so far has ended, and the user has been told all errors. Also for a stream to
+ * which the caller has no reference: the answer is of no use then if the stream is gone. */
 bool ft_stream_is_idle(const struct ft_stream *stream);
 void ft_stream_fail(struct ft_stream *stream, int status, const struct ft_comm *culprit);
 void ft_stream_ref(struct ft_stream *stream);

@@ -269,16 +269,25 @@ static bool turn_head(struct ft_comm *comm, bool *moved)
     return true;
 }
 
-void ft_comm_repeat(struct ft_comm *comm, int looks)
+void ft_comm_number_repeat(struct ft_comm *comm, struct ft_op *op)
 {
-    struct ft_op *op = comm->works.head->ops;
     op->seq = ++comm->calls.seq;
     ft_calls_note(comm, op);
-    if (comm->readiness)
-        ft_readiness_tell(comm);
+}
+
+void ft_comm_repeat(struct ft_comm *comm, int looks, bool begun)
+{
+    struct ft_op *op = comm->works.head->ops;
+    if (!begun) {
+        ft_comm_number_repeat(comm, op);
+        if (comm->readiness)
+            ft_readiness_tell(comm);
+        ft_lanes_repeat(comm, op);
+    }
     comm->works.prepared = true;
-    ft_lanes_repeat(comm, op);
-    record_op(comm, op, op->plan.algo, start_clock(comm, op->work));
+    uint64_t now_ns = start_clock(comm, op->work);
+    if (!begun || !comm->fast->recorded)
+        record_op(comm, op, op->plan.algo, now_ns);
     ft_op_move(op, FT_OP_RUNNING, FT_OK);
     ft_calls_check_announced(comm, op);
     for (bool moved = false; looks > 0 && !turn_head(comm, &moved); looks--) {}
