@@ -45,6 +45,7 @@ include perf/fabrics.frag
 include perf/clos.frag
 # docs refer to the results
 EXTRA_DIST += perf/results perf/tune perf/false_suspicions perf/healthy_cost \
-	perf/responder_cost perf/registered perf/effective_time.py perf/member_catch_up.py
+	perf/call_instructions perf/responder_cost perf/registered perf/effective_time.py \
+	perf/member_catch_up.py
 include perf/compare.frag
 include perf/rdma.frag

@@ -26,6 +26,7 @@
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
 #include <gloo/math.h>
+#include <gloo/reduce.h>
 #include <gloo/reduce_scatter.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
@@ -93,6 +94,11 @@ try {
     } else if (c->kind == PEER_ALLTOALL) {
         auto options = with_buffers<gloo::AlltoallOptions>(s, c, c->total);
         s.call = [options] { gloo::alltoall(*options); };
+    } else if (c->kind == PEER_REDUCE) {
+        auto options = with_buffers<gloo::ReduceOptions>(s, c, c->total);
+        options->setReduceFunction(sum_floats);
+        options->setRoot(0);
+        s.call = [options] { gloo::reduce(*options); };
     } else {
         auto options = std::make_shared<gloo::BroadcastOptions>(s.context);
         options->setOutput(c->recv, c->total);

@@ -21,6 +21,9 @@ static void run(struct peer_library *l, const struct peer_call *c)
     case PEER_BROADCAST:
         MPI_Bcast(c->recv, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
         break;
+    case PEER_REDUCE:
+        MPI_Reduce(c->send, c->recv, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+        break;
     default:
         MPI_Alltoall(c->send, count, MPI_FLOAT, c->recv, count, MPI_FLOAT, MPI_COMM_WORLD);
         break;

@@ -18,7 +18,7 @@
 #define VALUES 1021
 
 static const char *const kinds[PEER_KINDS] = {"all_reduce", "all_gather", "reduce_scatter",
-                                              "broadcast", "alltoall"};
+                                              "broadcast",  "alltoall",   "reduce"};
 
 const char *peer_kind_name(enum peer_kind kind)
 {
@@ -112,14 +112,14 @@ int peer_options_parse(struct peer_options *o, int argc, char **argv)
 
 static int in_blocks(enum peer_kind kind)
 {
-    return kind != PEER_ALL_REDUCE && kind != PEER_BROADCAST;
+    return kind != PEER_ALL_REDUCE && kind != PEER_BROADCAST && kind != PEER_REDUCE;
 }
 
 static size_t sent(const struct peer_call *c)
 {
     return c->kind == PEER_ALL_GATHER ? c->count : c->total;
 }
-static size_t received(const struct peer_call *c)
+static size_t received(const struct peer_call *c) /* on ranks that get a result */
 {
     return c->kind == PEER_REDUCE_SCATTER ? c->count : c->total;
 }
@@ -139,7 +139,9 @@ static struct peer_call call_for(const struct peer_library *l, enum peer_kind ki
 static double bus_factor(enum peer_kind kind, int nranks)
 {
     double others = (double)(nranks - 1) / nranks;
-    return kind == PEER_ALL_REDUCE ? 2 * others : kind == PEER_BROADCAST ? 1 : others;
+    if (kind == PEER_BROADCAST || kind == PEER_REDUCE)
+        return 1;
+    return kind == PEER_ALL_REDUCE ? 2 * others : others;
 }
 
 static float input(int rank, size_t i)
@@ -177,7 +179,8 @@ static double check(struct peer_library *l, const struct peer_call *c)
         c->recv[i] = c->kind == PEER_BROADCAST && l->rank == 0 ? input(0, i) : -1;
     l->meet(l);
     l->run(l, c);
-    for (size_t i = 0; i < received(c); i++)
+    size_t results = c->kind == PEER_REDUCE && l->rank > 0 ? 0 : received(c);
+    for (size_t i = 0; i < results; i++)
         wrong += c->recv[i] != expected(l, c, i);
     memset(c->send, 0, sent(c) * sizeof *c->send);
     memset(c->recv, 0, received(c) * sizeof *c->recv);
@@ -231,13 +234,15 @@ static void print_head(const struct peer_library *l, const struct peer_options *
 static void print_line(const struct peer_library *l, const struct peer_call *c, double time_s,
                        double wrong)
 {
-    int reduces = c->kind == PEER_ALL_REDUCE || c->kind == PEER_REDUCE_SCATTER;
+    int reduces = c->kind == PEER_ALL_REDUCE || c->kind == PEER_REDUCE_SCATTER ||
+                  c->kind == PEER_REDUCE;
+    int rooted = c->kind == PEER_BROADCAST || c->kind == PEER_REDUCE;
     double bytes = (double)(c->total * sizeof(float)), alg_bw = bytes / 1e9 / time_s;
     char text[32] = "N/A";
     if (wrong >= 0)
         snprintf(text, sizeof text, "%.0f", wrong);
     printf("  %10.0f  %12zu  %8s  %6s  %6d  %9.4f  %7.3f  %7.3f  %6s\n", bytes, c->count, "float",
-           reduces ? "sum" : "none", c->kind == PEER_BROADCAST ? 0 : -1, time_s * 1e6, alg_bw,
+           reduces ? "sum" : "none", rooted ? 0 : -1, time_s * 1e6, alg_bw,
            alg_bw * bus_factor(c->kind, l->nranks), text);
     fflush(stdout);
 }

@@ -21,6 +21,7 @@ enum peer_kind {
     PEER_REDUCE_SCATTER,
     PEER_BROADCAST,
     PEER_ALLTOALL,
+    PEER_REDUCE, /* to rank 0 */
     PEER_KINDS
 };
 

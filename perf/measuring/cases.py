@@ -6,6 +6,7 @@ import collections
 import re
 
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall"]
+COMPARED = COLLECTIVES + ["reduce"]
 TRANSPORTS = ["shm", "tcp"]
 MODES = {"blocking": 1, "pipelined": 0}  # the perf programs' -z
 
@@ -42,7 +43,7 @@ def listed(kind, allowed=None):
 def case_of(collective, ranks, size, transport):
     """Rounds the size up to what the programs can do: blocks are multiples of 16 bytes, as in
     nccl-tests."""
-    step = 4 if collective in ("all_reduce", "broadcast") else 16 * ranks
+    step = 4 if collective in ("all_reduce", "broadcast", "reduce") else 16 * ranks
     return Case(collective, ranks, max(step, (size + step - 1) // step * step), transport)
 
 

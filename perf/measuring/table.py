@@ -14,7 +14,7 @@ GOOD = "ok"
 def bus_factor(collective, ranks):
     """The ratio busbw / algbw, as in nccl-tests (see its doc/PERFORMANCE.md)."""
     others = (ranks - 1) / ranks
-    return {"all_reduce": 2 * others, "broadcast": 1}.get(collective, others)
+    return {"all_reduce": 2 * others, "broadcast": 1, "reduce": 1}.get(collective, others)
 
 
 def bus_gbs(case, seconds):
@@ -80,7 +80,7 @@ def limit_s(case, limits):
     information needs to reach all ranks. None if not measured."""
     part = case.bytes * (case.ranks - 1) / case.ranks
     if case.transport == "tcp":
-        chained = case.collective == "broadcast"
+        chained = case.collective in ("broadcast", "reduce")
         rate = at_size(limits, ["chain" if chained else "ring"], case.bytes)
         work = [
             (case.bytes if chained else part * (2 if case.collective == "all_reduce" else 1), rate)
@@ -92,6 +92,7 @@ def limit_s(case, limits):
             "all_reduce": [(part, add), (part, copy)],
             "reduce_scatter": [(part, add)],
             "broadcast": [(case.bytes, at_size(limits, ["copy_others"], case.bytes))],
+            "reduce": [(case.bytes, add)],
         }.get(case.collective, [(part, copy)])
     if "round_us" not in limits or not all(rate for _, rate in work):
         return None
