@@ -268,56 +268,30 @@ static struct ft_tm_op *new_op(struct ft_telemetry *t, int comm, uint64_t seq,
     return r;
 }
 
-static void count_op(struct ft_telemetry *t, struct ft_tm_comm *c, uint64_t seq)
-{
-    store64(&c->last_seq, seq);
-    add_one(&c->issued);
-    store64(&t->file->header.ops, t->serial);
-}
-
-uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const struct ft_coll *coll,
-                         const char *algo, struct ft_op_times times)
+/* Writes the record of an operation that is NEW, RUNNING or DONE, and counts the operation as
+ * issued. Returns its handle. */
+static inline __attribute__((always_inline)) uint32_t write_op(
+    struct ft_telemetry *t, int comm, uint64_t seq, const struct ft_coll *coll, const char *algo,
+    struct ft_op_times times, enum ft_op_state state)
 {
     struct ft_tm_op *r = t ? new_op(t, comm, seq, coll, algo) : NULL;
     if (!r)
         return NO_OP;
-    struct ft_tm_comm *c = &t->file->comm[comm];
-    bool at_once = times.called_ns == 0;
+    const bool at_once = times.called_ns == 0;
     r->time_ns[FT_TM_CREATED] = at_once ? times.now_ns : times.called_ns;
-    r->state = FT_OP_NEW;
-    uint32_t id = r->id;
+    r->time_ns[FT_TM_STARTED] = state == FT_OP_NEW ? 0 : times.now_ns;
+    r->time_ns[FT_TM_ENDED] = state == FT_OP_DONE ? times.now_ns : 0;
+    r->state = (uint8_t)state;
+    const uint32_t id = r->id;
     guard_leave(&r->guard);
-    count_op(t, c, seq);
+    struct ft_tm_comm *c = &t->file->comm[comm];
+    store64(&c->last_seq, seq);
+    add_one(&c->issued);
+    store64(&t->file->header.ops, t->serial);
     add_one(at_once ? &c->at_once[coll->kind] : &c->begun[coll->kind]);
     if (at_once)
         ft_telemetry_thread_calls(t, times.now_ns);
     return id;
-}
-
-/* An operation that began in its call. Returns its handle. */
-static uint32_t write_at_once(struct ft_telemetry *t, int comm, uint64_t seq,
-                              const struct ft_coll *coll, const char *algo, uint64_t now_ns,
-                              bool ended)
-{
-    struct ft_tm_op *r = t ? new_op(t, comm, seq, coll, algo) : NULL;
-    if (!r)
-        return NO_OP;
-    r->time_ns[FT_TM_CREATED] = r->time_ns[FT_TM_STARTED] = now_ns;
-    r->time_ns[FT_TM_ENDED] = ended ? now_ns : 0;
-    r->state = ended ? FT_OP_DONE : FT_OP_RUNNING;
-    uint32_t id = r->id;
-    guard_leave(&r->guard);
-    struct ft_tm_comm *c = &t->file->comm[comm];
-    count_op(t, c, seq);
-    add_one(&c->at_once[coll->kind]);
-    ft_telemetry_thread_calls(t, now_ns);
-    return id;
-}
-
-uint32_t ft_telemetry_op_began(struct ft_telemetry *t, int comm, uint64_t seq,
-                               const struct ft_coll *coll, const char *algo, uint64_t now_ns)
-{
-    return write_at_once(t, comm, seq, coll, algo, now_ns, false);
 }
 
 static void count_done(struct ft_tm_comm *c, unsigned kind, uint64_t seq)
@@ -328,10 +302,23 @@ static void count_done(struct ft_tm_comm *c, unsigned kind, uint64_t seq)
         store64(&c->last_done, seq);
 }
 
+uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const struct ft_coll *coll,
+                         const char *algo, struct ft_op_times times)
+{
+    return write_op(t, comm, seq, coll, algo, times, FT_OP_NEW);
+}
+
+uint32_t ft_telemetry_op_began(struct ft_telemetry *t, int comm, uint64_t seq,
+                               const struct ft_coll *coll, const char *algo, uint64_t now_ns)
+{
+    return write_op(t, comm, seq, coll, algo, (struct ft_op_times){0, now_ns}, FT_OP_RUNNING);
+}
+
 void ft_telemetry_op_ended(struct ft_telemetry *t, int comm, uint64_t seq,
                            const struct ft_coll *coll, const char *algo, uint64_t now_ns)
 {
-    if (write_at_once(t, comm, seq, coll, algo, now_ns, true) != NO_OP)
+    const struct ft_op_times times = {0, now_ns};
+    if (write_op(t, comm, seq, coll, algo, times, FT_OP_DONE) != NO_OP)
         count_done(&t->file->comm[comm], (unsigned)coll->kind, seq);
 }
 
