@@ -348,9 +348,9 @@ INLINE void pass_edge(const struct pass *p, size_t at, size_t n)
         part_store((char *)r->dst[d] + at, raw, n);
 }
 
-INLINE void kernel_run(const struct ft_reduce *r, enum ft_type type, enum ft_red red)
+INLINE void pass_long(const struct ft_reduce *r, enum ft_type type, enum ft_red red, size_t len)
 {
-    size_t step = lane_bytes(type), len = r->count * ft_host_size(type), head = 0, at = 0;
+    size_t step = lane_bytes(type), head = 0, at = 0;
     struct pass p = {.r = r, .type = type, .red = red, .divide = r->divide && r->op.divisor > 1};
     if (r->scaled)
         p.scale = vec_scale_of(type, &r->op);
@@ -376,6 +376,17 @@ INLINE void kernel_run(const struct ft_reduce *r, enum ft_type type, enum ft_red
     }
     if (p.streams)
         stream_fence();
+}
+
+INLINE void kernel_run(const struct ft_reduce *r, enum ft_type type, enum ft_red red)
+{
+    size_t len = r->count * ft_host_size(type);
+    const struct pass edge = {.r = r, .type = type, .red = red};
+    /* small collectives: few instructions */
+    if (len < lane_bytes(type) && !r->scaled && !r->divide)
+        pass_edge(&edge, 0, len);
+    else
+        pass_long(r, type, red, len);
 }
 
 FT_HOST_TYPES(FT_HOST_KERNELS_OF)
