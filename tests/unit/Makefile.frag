@@ -18,6 +18,7 @@ include tests/unit/liveness.frag
 include tests/unit/fds.frag
 include tests/unit/slots.frag
 include tests/unit/shmem.frag
+include tests/unit/quick_clock.frag
 include tests/unit/readiness.frag
 include tests/unit/verify.frag
 include tests/unit/detect.frag
