@@ -170,7 +170,7 @@ static void put_sizes(FILE *out, const char *which, uint64_t sig, uint64_t block
     snprintf(key, sizeof key, "%s_sizes", which);
     put_text(out, key);
     begin(out, "](](");
-    put_integer(out, (int64_t)((sig >> 28) * blocks));
+    put_integer(out, (int64_t)(ft_sig_count(sig) * blocks));
     begin(out, "ee");
     snprintf(key, sizeof key, "%s_dtypes", which);
     put_text(out, key);

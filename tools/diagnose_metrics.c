@@ -356,7 +356,7 @@ static void name_size(double bytes, char *text, size_t size)
 double inspector_bytes(uint64_t sig, int n, double *share)
 {
     enum ft_kind kind = (enum ft_kind)(sig & 15);
-    double bytes = (double)(sig >> 28) * (double)ft_type_size((enum ft_type)(sig >> 4 & 15));
+    double bytes = (double)ft_sig_count(sig) * (double)ft_type_size((enum ft_type)(sig >> 4 & 15));
     double part = n > 0 ? (double)(n - 1) / n : 0;
     bool blocks = kind == FT_ALLGATHER || kind == FT_REDUCESCATTER || kind == FT_ALLTOALL ||
                   kind == FT_GATHER || kind == FT_SCATTER;

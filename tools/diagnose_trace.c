@@ -211,7 +211,7 @@ static const char *name_of(const struct slice *slice, char *text, size_t size)
     if (slice->outside)
         snprintf(text, size, "outside calls");
     else if (slice->receives)
-        snprintf(text, size, "Recv(count %" PRIu64 ")", slice->sig >> 28);
+        snprintf(text, size, "Recv(count %" PRIu64 ")", ft_sig_count(slice->sig));
     else
         ft_sig_text(slice->sig, text, size);
     return text;

@@ -9,7 +9,7 @@
 #define FT_AUTH_H
 
 #define FT_SECRET_BYTES 32
-#define FT_WIRE_VERSION 1
+#define FT_WIRE_VERSION 2 /* 1: signatures of comparisons (base/sig.h) were others */
 
 enum ft_purpose { FT_PURPOSE_BOOTSTRAP = 1, FT_PURPOSE_SHM, FT_PURPOSE_TCP, FT_PURPOSE_SERVICE };
 

@@ -3,8 +3,8 @@
  */
 #include "base/base.h"
 
-/* Bits of a signature: kind 4, type 4, red 3, root 17, count 36. */
-#define SIG_COUNT_MAX ((UINT64_C(1) << 36) - 1)
+/* Bits of a signature: kind 4, type 4, red 3, root 17, count 35, FT_SIG_VERIFY. */
+#define SIG_COUNT_MAX ((UINT64_C(1) << 35) - 1)
 
 uint64_t ft_sig(const struct ft_coll *coll)
 {
@@ -27,7 +27,7 @@ void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes)
     enum ft_type type = (enum ft_type)(sig >> 4 & 15);
     enum ft_red red = (enum ft_red)(sig >> 8 & 7);
     unsigned root = (unsigned)(sig >> 11 & 0x1ffff);
-    unsigned long long count = sig >> 28;
+    unsigned long long count = ft_sig_count(sig);
     if (kind == FT_ALLGATHER && root != 0) {
         snprintf(buf, len_bytes, root == FT_SPLIT_MARK ? "CommSplit" : "CommWindowRegister");
         return;

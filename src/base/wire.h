@@ -9,7 +9,7 @@
 
 /* Messages to and from daemons, after the handshake of auth.h: length of what follows the header
  * (4 bytes), service (2), type (2). The handshake's detail is the version. */
-#define FT_DAEMON_VERSION 1u
+#define FT_DAEMON_VERSION 2u
 #define FT_DAEMON_HEADER_BYTES 8
 
 static inline void put_bytes(unsigned char **at, uint64_t value, int bytes)
