@@ -21,6 +21,7 @@ typedef atomic_ulong ft_atomic_u64;
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #define FT_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define FT_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
@@ -39,6 +40,16 @@ static inline size_t ft_max(size_t a, size_t b)
 static inline size_t ft_round_up(size_t n, size_t multiple)
 {
     return (n + multiple - 1) / multiple * multiple;
+}
+/* memcpy for payloads that are mostly one number. */
+static inline void ft_copy_few(void *to, const void *from, size_t len_bytes)
+{
+    if (len_bytes == 8)
+        memcpy(to, from, 8);
+    else if (len_bytes == 4)
+        memcpy(to, from, 4);
+    else
+        memcpy(to, from, len_bytes);
 }
 
 /* ---- status ---------------------------------------------------------------------------------- */

@@ -86,27 +86,11 @@ void ft_local_give(struct ft_local_link *l, const struct ft_slots_return *r)
     ft_local_wake_other(l);
 }
 
-static void give_what_is_later(struct ft_local_link *l)
+void ft_local_give_now(struct ft_local_link *l)
 {
     ft_slots_give(&l->slots, &l->later);
     l->later.consumed = 0;
     ft_local_wake_other(l);
-}
-
-/* The thread that waits for this message's result comes first, and places that come back together
- * cost their sender one cache line. */
-void ft_local_give_later(struct ft_local_link *l, const struct ft_header *h, unsigned places)
-{
-    struct ft_slots_return *later = &l->later;
-    if (l->base.state == FT_LINK_DOWN)
-        return;
-    if (later->consumed && (later->ctx != h->ctx || later->lane != (uint8_t)h->lane))
-        give_what_is_later(l);
-    later->ctx = h->ctx;
-    later->lane = (uint8_t)h->lane;
-    later->consumed = (uint8_t)(later->consumed + places);
-    if (later->consumed >= (ft_rxq_places(l->rxq.set, h->lane) + 3) / 4)
-        give_what_is_later(l);
 }
 
 /* The receiver has finished with a message: gives its slot and its places in the window back. */
@@ -541,7 +525,7 @@ bool ft_local_link_poll(struct ft_local_link *l)
     }
     bool any = take_messages(l);
     if (!any && l->later.consumed && l->base.state == FT_LINK_UP)
-        give_what_is_later(l);
+        ft_local_give_now(l);
     if (l->base.state == FT_LINK_UP && ft_slots_starving(&l->slots)) {
         l->starved_polls++;
         any |= spill_unclaimed(l, SPILL_POLLS);
@@ -567,7 +551,7 @@ bool ft_local_arm_links(struct ft_local *t, bool on)
         if (l->base.state != FT_LINK_UP)
             continue;
         if (on && l->later.consumed)
-            give_what_is_later(l);
+            ft_local_give_now(l);
         if (!l->base.sender || l->wanted || !on)
             ft_slots_arm(&l->slots, l->base.sender, on);
         if (on && has_work(l))

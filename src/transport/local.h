@@ -99,10 +99,24 @@ void ft_local_link_down(struct ft_local_link *, int reason, bool orderly);
 void ft_local_link_remove(struct ft_local_link *); /* takes it off the list, and frees its queues */
 /* Receiver: gives a slot or places of a window back. */
 void ft_local_give(struct ft_local_link *, const struct ft_slots_return *);
-/* Receiver: gives places of a window back at the next poll, or when there are many of them. */
-void ft_local_give_later(struct ft_local_link *, const struct ft_header *, unsigned places);
-/* Sender: publishes a message with a copy of its payload. The link is UP. Returns like send. */
-int ft_local_send_copy(struct ft_local_link *, const struct ft_header *, const void *data);
+void ft_local_give_now(struct ft_local_link *); /* those that ft_local_give_later() has put off */
+/* Receiver: gives places of a window back at the next poll, or when there are many of them. The
+ * thread that waits for this message's result comes first, and places that come back together cost
+ * their sender one cache line. */
+static inline void ft_local_give_later(struct ft_local_link *l, const struct ft_header *h,
+                                       unsigned places)
+{
+    struct ft_slots_return *later = &l->later;
+    if (l->base.state == FT_LINK_DOWN)
+        return;
+    if (later->consumed && (later->ctx != h->ctx || later->lane != (uint8_t)h->lane))
+        ft_local_give_now(l);
+    later->ctx = h->ctx;
+    later->lane = (uint8_t)h->lane;
+    later->consumed = (uint8_t)(later->consumed + places);
+    if (4u * later->consumed >= ft_rxq_places(l->rxq.set, h->lane))
+        ft_local_give_now(l);
+}
 /* Wakes the other side if it sleeps; later, if the engine is about to call
  * ft_transport_ops.wake(). */
 void ft_local_wake_other(struct ft_local_link *);

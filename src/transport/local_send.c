@@ -108,22 +108,32 @@ static void put_places(struct ft_local_link *l, const struct ft_header *h)
     ft_txq_put_places(&l->txq, h->ctx, h->lane, cost_of(l, h));
 }
 
-/* Takes the message's places in the window of the channel, and a descriptor. */
-static int take_places(struct ft_local_link *l, const struct ft_header *h)
+/* Takes the message's places in the window of the channel, and a descriptor, if they are free. */
+static inline int take_free_places(struct ft_local_link *l, const struct ft_header *h)
 {
-    for (int round = 0;; round++) {
-        int rc = FT_AGAIN;
-        if (l->txq.outstanding < FT_SLOTS_DESCS)
-            rc = ft_txq_take_places(&l->txq, h->ctx, h->lane, cost_of(l, h));
-        if (rc != FT_AGAIN)
-            return rc;
-        if (round || !ft_local_take_returns(l))
-            break;
+    if (l->txq.outstanding >= FT_SLOTS_DESCS)
+        return FT_AGAIN;
+    return ft_txq_take_places(&l->txq, h->ctx, h->lane, cost_of(l, h));
+}
+
+static __attribute__((noinline)) int take_returned_places(struct ft_local_link *l,
+                                                          const struct ft_header *h)
+{
+    int rc = FT_AGAIN;
+    if (ft_local_take_returns(l)) {
         if (l->base.state == FT_LINK_DOWN)
             return FT_LINK; /* what came back has brought it down */
+        rc = take_free_places(l, h);
     }
-    l->wanted = true;
-    return FT_AGAIN;
+    if (rc == FT_AGAIN)
+        l->wanted = true;
+    return rc;
+}
+
+static inline int take_places(struct ft_local_link *l, const struct ft_header *h)
+{
+    int rc = take_free_places(l, h);
+    return rc == FT_AGAIN ? take_returned_places(l, h) : rc;
 }
 
 /* Control messages do not use pinned slots: messages of the GPU need that memory. */
@@ -165,12 +175,19 @@ static int sendable(struct ft_local_link *l, const struct ft_header *h)
     return FT_OK;
 }
 
-static void publish(struct ft_local_link *l, const struct ft_header *h, uint32_t slot,
-                    const void *small)
+/* The receiver may sleep: its caller wakes it. */
+static inline void publish(struct ft_local_link *l, const struct ft_header *h, uint32_t slot,
+                           const void *small)
 {
     l->base.messages++;
     l->base.bytes += h->len;
     ft_slots_publish(&l->slots, h, slot, small);
+}
+
+static void publish_and_wake(struct ft_local_link *l, const struct ft_header *h, uint32_t slot,
+                             const void *small)
+{
+    publish(l, h, slot, small);
     ft_local_wake_other(l);
 }
 
@@ -207,38 +224,56 @@ static uint32_t lend(struct ft_local_link *l, const struct ft_header *h, const v
 /* Whether a payload may lie in the next message's short memory. Among the messages since the one
  * that had this memory before, at least one has been returned. So the receiver, which takes
  * messages in their order, has taken that one, too. */
-static bool is_short_free(const struct ft_local_link *l, const struct ft_header *h)
+static bool is_short_free(struct ft_local_link *l, const struct ft_header *h)
 {
-    return h->len <= FT_SLOTS_SHORT_BYTES && !l->slots.pinned &&
-           l->txq.outstanding - cost_of(l, h) + 2 <= FT_SLOTS_SHORTS;
+    if (h->len > FT_SLOTS_SHORT_BYTES || l->slots.pinned)
+        return false;
+    const unsigned most = FT_SLOTS_SHORTS - 2 + cost_of(l, h); /* outstanding, with this one */
+    if (l->txq.outstanding > most)
+        ft_local_take_returns(l);
+    return l->txq.outstanding <= most;
+}
+
+static int send_in_slot(struct ft_local_link *l, const struct ft_header *h, const void *data)
+{
+    int slot = take_slot(l, h);
+    if (slot < 0) {
+        put_places(l, h);
+        return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
+    }
+    memcpy(ft_slots_data(&l->slots, (unsigned)slot), data, h->len);
+    publish(l, h, (uint32_t)slot + 1, NULL);
+    return FT_OK;
 }
 
 /* The message has its places in the window. */
 static int send_copied(struct ft_local_link *l, const struct ft_header *h, const void *data)
 {
-    uint32_t slot = 0;
-    if (h->len > FT_RXQ_SMALL_BYTES && is_short_free(l, h)) {
-        memcpy(ft_slots_short(&l->slots), data, h->len);
-        publish(l, h, FT_SLOTS_SHORT, NULL);
+    if (h->len <= FT_RXQ_SMALL_BYTES) {
+        publish(l, h, 0, data);
         return FT_OK;
     }
-    if (h->len > FT_RXQ_SMALL_BYTES) {
-        int s = take_slot(l, h);
-        if (s < 0) {
-            put_places(l, h);
-            return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
-        }
-        memcpy(ft_slots_data(&l->slots, (unsigned)s), data, h->len);
-        slot = (uint32_t)s + 1;
-    }
-    publish(l, h, slot, data);
+    const bool is_short = is_short_free(l, h);
+    if (l->base.state == FT_LINK_DOWN)
+        return FT_LINK; /* what came back has brought it down */
+    if (!is_short)
+        return send_in_slot(l, h, data);
+    memcpy(ft_slots_short(&l->slots), data, h->len);
+    publish(l, h, FT_SLOTS_SHORT, NULL);
     return FT_OK;
 }
 
-int ft_local_send_copy(struct ft_local_link *l, const struct ft_header *h, const void *data)
+int ft_local_post(struct ft_link *link, const struct ft_header *h, const void *data)
 {
+    struct ft_local_link *l = ft_local_link_of(link);
+    if (l->base.state != FT_LINK_UP)
+        return FT_AGAIN;
     int rc = take_places(l, h);
-    return rc == FT_OK ? send_copied(l, h, data) : rc;
+    if (rc == FT_OK)
+        rc = send_copied(l, h, data);
+    if (rc == FT_OK)
+        l->unrung = ft_local_of(l)->unrung = true;
+    return rc;
 }
 
 static int send_message(struct ft_local_link *l, const struct ft_header *h, const void *data,
@@ -253,12 +288,14 @@ static int send_message(struct ft_local_link *l, const struct ft_header *h, cons
     uint32_t slot = lend(l, h, data, req, &place);
     if (slot) {
         req->status = FT_AGAIN;
-        publish(l, h, slot, &place);
+        publish_and_wake(l, h, slot, &place);
         return FT_OK;
     }
     rc = send_copied(l, h, data);
-    if (rc == FT_OK)
+    if (rc == FT_OK) {
+        ft_local_wake_other(l);
         req->status = FT_OK;
+    }
     return rc;
 }
 
@@ -341,14 +378,14 @@ void ft_local_commit(struct ft_link *link, const struct ft_header *h, void *slot
     if (devmem >= 0) {
         struct ft_slots_place place = ft_slots_devmem_place(&l->slots, slot);
         if (l->base.state == FT_LINK_UP)
-            publish(l, h, (uint32_t)devmem + FT_SLOTS_MOST + FT_SLOTS_LOANS + 1, &place);
+            publish_and_wake(l, h, (uint32_t)devmem + FT_SLOTS_MOST + FT_SLOTS_LOANS + 1, &place);
         return;
     }
     uint32_t s = slot_at(l, slot);
     if (s)
         l->reserved--;
     if (l->base.state == FT_LINK_UP)
-        publish(l, h, s, slot);
+        publish_and_wake(l, h, s, slot);
 }
 
 void ft_local_cancel(struct ft_link *link, const struct ft_header *h, void *slot)

@@ -1,42 +1,14 @@
 /*
- * Short messages of links over shared slots, past the queues: post, look and took of struct
- * ft_transport_ops. They do less than send, recv and release: nothing is lent, pulled or pinned,
- * and a message is taken only if it is the next one on the link and the one that the caller wants.
- * Whatever is not so simple is left to the others.
+ * Short messages that come over shared slots, past the queues: look and took of struct
+ * ft_transport_ops. They do less than recv and release: nothing is lent, pulled or pinned, and a
+ * message is taken only if it is the next one on the link and the one that the caller wants.
+ * Whatever is not so simple is left to the others. ft_local_post() is in local_send.c.
  */
 #include "transport/local.h"
 
 #include <string.h>
 
-/* As ft_local_wake_other() on a quiet transport. */
-static void wake_later(struct ft_local_link *l)
-{
-    l->unrung = true;
-    ft_local_of(l)->unrung = true;
-}
-
-int ft_local_post(struct ft_link *link, const struct ft_header *h, const void *data)
-{
-    struct ft_local_link *l = ft_local_link_of(link);
-    if (l->base.state != FT_LINK_UP)
-        return FT_AGAIN;
-    bool is_small = h->len <= FT_RXQ_SMALL_BYTES, full = l->txq.outstanding >= FT_SLOTS_DESCS;
-    if (!is_small || full || ft_txq_take(&l->txq, h->ctx, h->lane) != FT_OK)
-        return ft_local_send_copy(l, h, data);
-    l->base.messages++;
-    l->base.bytes += h->len;
-    ft_slots_publish(&l->slots, h, 0, data);
-    wake_later(l);
-    return FT_OK;
-}
-
-static bool is_wanted(const struct ft_header *got, const struct ft_header *want)
-{
-    return got->ctx == want->ctx && got->sig == want->sig && got->seq == want->seq &&
-           got->len == want->len && got->lane == want->lane;
-}
-
-/* Where a payload lies that is not in its descriptor. NULL: where only recv finds it. */
+/* Returns the address of a payload that lies in a slot. NULL: only recv can find it. */
 static const void *slot_of(struct ft_local_link *l, const struct ft_slots_desc *d,
                            const struct ft_header *want)
 {
@@ -58,7 +30,8 @@ static const void *queued_payload(const struct ft_local_link *l, const struct ft
                                   const struct ft_header *want)
 {
     bool pinned = l->pinned && n->cookie;
-    return !pinned && n->cookie <= FT_SLOTS_MOST && is_wanted(&n->header, want) ? n->data : NULL;
+    return !pinned && n->cookie <= FT_SLOTS_MOST && ft_header_is_wanted(&n->header, want) ? n->data
+                                                                                          : NULL;
 }
 
 const void *ft_local_look(struct ft_link *link, const struct ft_header *want)
@@ -72,18 +45,17 @@ const void *ft_local_look(struct ft_link *link, const struct ft_header *want)
         return n ? queued_payload(l, n, want) : NULL;
     }
     /* If the payload has lines of its own, they come at the same time as the descriptor's. */
-    const unsigned char *payload = ft_slots_next_short(&l->slots);
+    const unsigned char *payload = ft_slots_short(&l->slots);
     if (want->len > FT_RXQ_SMALL_BYTES)
         for (size_t at = 0; at < ft_min(want->len, FT_SLOTS_SHORT_BYTES); at += FT_CACHE_LINE)
             __builtin_prefetch(payload + at);
     const struct ft_slots_desc *d = ft_slots_next(&l->slots);
     if (!d)
         return NULL;
-    const struct ft_header got = d->header;
     l->looked = d->slot;
-    /* The copies are checked, which the sender cannot change any more. */
+    /* What follows uses this copy, which the sender cannot change any more. */
     atomic_signal_fence(memory_order_seq_cst);
-    if (!is_wanted(&got, want))
+    if (!ft_header_is_wanted(&d->header, want))
         return NULL;
     if (l->looked == FT_SLOTS_SHORT)
         return want->len <= FT_SLOTS_SHORT_BYTES ? payload : NULL;

@@ -52,18 +52,6 @@ _Static_assert(FT_WINDOW_FIRST <= 8 && FT_WINDOW_COLL <= 8 && FT_WINDOW_P2P <= 8
                "masks of large landings hold a window");
 _Static_assert(FT_RXQ_DEEPEST <= 64, "masks of nodes hold all places");
 
-unsigned ft_rxq_places(const struct ft_rxq_set *set, unsigned lane)
-{
-    const unsigned places = lane == 0 ? set->first : lane <= FT_LANE_P2P ? set->places : 0;
-    return places > 0 ? places : (unsigned)ft_window(lane);
-}
-
-unsigned ft_rxq_cost(const struct ft_rxq_set *set, unsigned lane, size_t len_bytes)
-{
-    const unsigned places = ft_rxq_places(set, lane), window = (unsigned)ft_window(lane);
-    return len_bytes <= set->small_bytes || places == window ? 1 : places / window;
-}
-
 /* If a GPU handles messages, they are not pulled, and only the first lane takes longer ones. */
 size_t ft_rxq_longest(const struct ft_rxq_set *set, unsigned lane)
 {

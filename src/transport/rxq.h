@@ -76,6 +76,16 @@ struct ft_rxq {
     struct ft_rxq_ctx *unbound; /* those with views in use or messages that still arrive */
 };
 
+/* What a context has sent on a link and the other side has not consumed. */
+struct ft_txq_ctx {
+    uint64_t ctx;
+    struct ft_txq_ctx *next;
+    uint8_t outstanding[FT_LANES_ALL];
+    uint8_t number[FT_LANES_ALL]; /* of the channel's next message, modulo 2^8 */
+    unsigned char small[FT_LANES_ALL][FT_RXQ_SMALL_BYTES] __attribute__((aligned(8)));
+    uint8_t of_way[][FT_LANES_ALL]; /* of the outstanding places, if the queue has ways */
+};
+
 struct ft_txq {
     struct ft_rxq_set *set;
     struct ft_txq *next;
@@ -97,9 +107,19 @@ void ft_rxq_set_close(struct ft_rxq_set *); /* after the queues of all links are
 int ft_rxq_set_bind(struct ft_rxq_set *, uint64_t ctx);
 void ft_rxq_set_unbind(struct ft_rxq_set *, uint64_t ctx); /* nothing happens if it is not bound */
 
-unsigned ft_rxq_places(const struct ft_rxq_set *, unsigned lane); /* places of a channel's window */
+/* Places of a channel's window. */
+static inline unsigned ft_rxq_places(const struct ft_rxq_set *set, unsigned lane)
+{
+    const unsigned places = lane == 0 ? set->first : lane <= FT_LANE_P2P ? set->places : 0;
+    return places > 0 ? places : (unsigned)ft_window(lane);
+}
 /* Places that one message takes. */
-unsigned ft_rxq_cost(const struct ft_rxq_set *, unsigned lane, size_t len_bytes);
+static inline unsigned ft_rxq_cost(const struct ft_rxq_set *set, unsigned lane, size_t len_bytes)
+{
+    if (len_bytes <= set->small_bytes)
+        return 1;
+    return ft_rxq_places(set, lane) / (unsigned)ft_window(lane);
+}
 
 size_t ft_rxq_longest(const struct ft_rxq_set *, unsigned lane);
 
@@ -140,7 +160,7 @@ void ft_rxq_trim(struct ft_rxq *);
 int ft_rxq_recv(struct ft_rxq *, uint64_t ctx, unsigned lane, struct ft_msg *);
 int ft_rxq_peek(struct ft_rxq *, uint64_t ctx, unsigned lane, struct ft_header *);
 void ft_rxq_release(struct ft_rxq *, struct ft_msg *);
-/* The message that ft_rxq_recv() would take. NULL: none is ready. */
+/* Looks at the channel's next message without taking it. Returns NULL if none is ready. */
 const struct ft_rxq_node *ft_rxq_first(struct ft_rxq *, uint64_t ctx, unsigned lane);
 /* For `consumed`, if the sender cannot be told now that the places of the window are free: keeps
  * them with the channel, also when its context is unbound. */
@@ -159,12 +179,39 @@ void ft_txq_close(struct ft_txq *); /* idempotent */
 /* For ft_rxq_set_bind() and ft_rxq_set_unbind(). FT_NOMEM. */
 int ft_txq_bind(struct ft_txq *, uint64_t ctx);
 void ft_txq_unbind(struct ft_txq *, uint64_t ctx);
+/* Returns the context's block. NULL: it is not bound. */
+struct ft_txq_ctx *ft_txq_look_up(struct ft_txq *, uint64_t ctx);
+static inline struct ft_txq_ctx *ft_txq_find(struct ft_txq *q, uint64_t ctx)
+{
+    return q->last && q->last->ctx == ctx ? q->last : ft_txq_look_up(q, ctx);
+}
+int ft_txq_refuse(uint64_t ctx, unsigned lane); /* FT_INVAL with its sentence */
 /* Takes the places of one more message. FT_AGAIN: too few are free. FT_INVAL: there is no such
  * lane, or the context is not bound here. */
-int ft_txq_take_places(struct ft_txq *, uint64_t ctx, unsigned lane, unsigned places);
+static inline int ft_txq_take_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
+{
+    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? ft_txq_find(q, ctx) : NULL;
+    if (!c)
+        return ft_txq_refuse(ctx, lane);
+    if (c->outstanding[lane] + places > ft_rxq_places(q->set, lane))
+        return FT_AGAIN;
+    c->outstanding[lane] = (uint8_t)(c->outstanding[lane] + places);
+    q->outstanding += places;
+    return FT_OK;
+}
+static inline void ft_txq_subtract(uint8_t *count, unsigned places)
+{
+    *count = (uint8_t)(*count - ft_min(*count, places));
+}
 /* The other side has consumed messages, or they were not sent after all. Ignores unknown channels,
  * because the other side may name any. */
-void ft_txq_put_places(struct ft_txq *, uint64_t ctx, unsigned lane, unsigned places);
+static inline void ft_txq_put_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
+{
+    q->outstanding -= (unsigned)ft_min(q->outstanding, places);
+    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? ft_txq_find(q, ctx) : NULL;
+    if (c)
+        ft_txq_subtract(&c->outstanding[lane], places);
+}
 
 /* A link with several ways to the other side, such as connections. A place of the window belongs to
  * the way of its message. `way` is less than `ways`. Otherwise these are like the functions above

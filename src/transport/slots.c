@@ -62,6 +62,9 @@ static void lay_out(struct ft_slots *s, void *memory, size_t chunk_bytes)
 {
     memset(s, 0, sizeof *s);
     s->segment = memory;
+    s->desc = s->segment->desc;
+    s->returned = s->segment->returned;
+    s->shorts = s->segment->shorts;
     s->data = (unsigned char *)memory + DATA_OFFSET;
     s->stride_bytes = stride_of(chunk_bytes);
     s->nslots = slots_for(chunk_bytes);
@@ -122,18 +125,14 @@ static bool rings(_Atomic uint32_t *armed)
     return atomic_exchange_explicit(armed, 0, memory_order_seq_cst) != 0;
 }
 
-/* Ranks of one process may map the same segment at different addresses, and have device memory at
- * the same address. Then ThreadSanitizer does not see that a turn hands this memory over; this
- * tells it. */
-static inline void hands_over(uint32_t slot)
-{
 #ifdef __SANITIZE_THREAD__
+void ft_slots_handed_over(uint32_t slot)
+{
     static atomic_int all;
     if (slot > FT_SLOTS_MOST + FT_SLOTS_LOANS)
         atomic_fetch_add(&all, 1);
-#endif
-    (void)slot;
 }
+#endif
 
 /* ---- sender ---------------------------------------------------------------------------------- */
 
@@ -228,32 +227,20 @@ void ft_slots_trim(struct ft_slots *s)
     s->devmem_idle = s->devmem_free;
 }
 
-void *ft_slots_short(struct ft_slots *s)
+void ft_slots_publish_place(struct ft_slots *s, const struct ft_header *h, uint32_t slot,
+                            const void *small)
 {
-    return s->segment->shorts[s->descs % FT_SLOTS_SHORTS];
-}
-
-void ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t slot,
-                      const void *small)
-{
-    struct ft_slots_desc *d = &s->segment->desc[s->descs++ % FT_SLOTS_DESCS];
-    d->header = *h;
-    d->slot = slot;
+    struct ft_slots_desc *d = ft_slots_describe(s, h, slot);
     struct ft_slots_place place = {.memory = FT_SLOTS_HERE};
-    if (slot && slot <= FT_SLOTS_MOST) {
+    if (slot <= FT_SLOTS_MOST) {
         unsigned char *at = s->at[slot - 1];
         if (at)
             place = (struct ft_slots_place){.at = (uint64_t)(at - (unsigned char *)s->pinned->at),
                                             .memory = FT_SLOTS_PINNED};
         small = &place;
     }
-    if (!slot && h->len)
-        memcpy(d->small, small, h->len);
-    if (slot && slot != FT_SLOTS_SHORT)
-        memcpy(d->small, small, sizeof place);
-    hands_over(slot);
-    /* pairs with take and pending */
-    atomic_store_explicit(&d->turn, s->descs, memory_order_release);
+    memcpy(d->small, small, sizeof place);
+    ft_slots_hand_over(s, d);
 }
 
 void ft_slots_withdraw(struct ft_slots *s, uint32_t loans)
@@ -269,21 +256,6 @@ void ft_slots_restore(struct ft_slots *s, uint32_t loans)
     __atomic_fetch_and(&s->segment->withdrawn, ~loans, __ATOMIC_RELAXED);
 }
 
-bool ft_slots_collect(struct ft_slots *s, struct ft_slots_return *out)
-{
-    struct ft_slots_return *r = &s->segment->returned[s->returns % FT_SLOTS_RETURNS];
-    /* pairs with give */
-    if (atomic_load_explicit(&r->turn, memory_order_acquire) != s->returns + 1)
-        return false;
-    out->ctx = r->ctx;
-    out->lane = r->lane;
-    out->slot = r->slot;
-    hands_over(out->slot);
-    out->consumed = r->consumed;
-    s->returns++;
-    return true;
-}
-
 bool ft_slots_starve(struct ft_slots *s)
 {
     if (atomic_load_explicit(&s->segment->starving, memory_order_relaxed))
@@ -294,29 +266,6 @@ bool ft_slots_starve(struct ft_slots *s)
 
 /* ---- receiver -------------------------------------------------------------------------------- */
 
-const unsigned char *ft_slots_next_short(const struct ft_slots *s)
-{
-    return s->segment->shorts[s->descs % FT_SLOTS_SHORTS];
-}
-
-const unsigned char *ft_slots_taken_short(const struct ft_slots *s)
-{
-    return s->segment->shorts[(s->descs - 1) % FT_SLOTS_SHORTS];
-}
-
-const struct ft_slots_desc *ft_slots_next(const struct ft_slots *s)
-{
-    const struct ft_slots_desc *d = &s->segment->desc[s->descs % FT_SLOTS_DESCS];
-    /* pairs with publish */
-    return atomic_load_explicit(&d->turn, memory_order_acquire) == s->descs + 1 ? d : NULL;
-}
-
-void ft_slots_pass(struct ft_slots *s)
-{
-    s->descs++;
-    __builtin_prefetch(&s->segment->returned[s->returns % FT_SLOTS_RETURNS], 1);
-}
-
 bool ft_slots_take(struct ft_slots *s, struct ft_slots_desc *out)
 {
     const struct ft_slots_desc *d = ft_slots_next(s);
@@ -324,7 +273,7 @@ bool ft_slots_take(struct ft_slots *s, struct ft_slots_desc *out)
         return false;
     out->header = d->header;
     out->slot = d->slot;
-    hands_over(out->slot);
+    ft_slots_handed_over(out->slot);
     memcpy(out->small, d->small, sizeof out->small);
     ft_slots_pass(s);
     return true;
@@ -332,13 +281,13 @@ bool ft_slots_take(struct ft_slots *s, struct ft_slots_desc *out)
 
 void ft_slots_give(struct ft_slots *s, const struct ft_slots_return *what)
 {
-    struct ft_slots_return *r = &s->segment->returned[s->returns++ % FT_SLOTS_RETURNS];
+    struct ft_slots_return *r = &s->returned[s->returns++ % FT_SLOTS_RETURNS];
     r->ctx = what->ctx;
     r->lane = what->lane;
     r->slot = what->slot;
     r->consumed = what->consumed;
     r->zero = 0;
-    hands_over(what->slot);
+    ft_slots_handed_over(what->slot);
     /* pairs with collect and pending */
     atomic_store_explicit(&r->turn, s->returns, memory_order_release);
 }

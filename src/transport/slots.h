@@ -75,6 +75,10 @@ struct ft_slots_segment;
 
 struct ft_slots {
     struct ft_slots_segment *segment;
+    /* Parts of it: the two rings, and the memory for short payloads. */
+    struct ft_slots_desc *desc;
+    struct ft_slots_return *returned;
+    unsigned char (*shorts)[FT_SLOTS_SHORT_BYTES];
     unsigned char *data;
     size_t stride_bytes;
     unsigned nslots;
@@ -117,6 +121,18 @@ static inline unsigned char *ft_slots_data(const struct ft_slots *s, unsigned sl
     return s->at[slot] ? s->at[slot] : s->data + slot * s->stride_bytes;
 }
 
+/* Ranks of one process may map the same segment at different addresses, and have device memory at
+ * the same address. Then ThreadSanitizer does not see that a turn hands this memory over; this
+ * tells it. */
+#ifdef __SANITIZE_THREAD__
+void ft_slots_handed_over(uint32_t slot);
+#else
+static inline void ft_slots_handed_over(uint32_t slot)
+{
+    (void)slot;
+}
+#endif
+
 /* ---- sender ---------------------------------------------------------------------------------- */
 
 int ft_slots_get(struct ft_slots *); /* the number of a free slot, or -1 */
@@ -142,15 +158,59 @@ void ft_slots_unpin(struct ft_slots *);
 void ft_slots_trim(struct ft_slots *);
 /* Where the payload of the next message goes if its slot is FT_SLOTS_SHORT. The caller has made
  * sure that the receiver has taken the message that had this memory before. */
-void *ft_slots_short(struct ft_slots *);
-/* Publishes a message. slot 0: its payload is the first len bytes of `small`. Otherwise the payload
- * lies in slot - 1 or, for a loan or memory on the device, where the struct ft_slots_place at
- * `small` says. The caller has made sure that fewer than FT_SLOTS_DESCS messages are unreturned,
- * and calls ft_slots_rings() afterwards. */
-void ft_slots_publish(struct ft_slots *, const struct ft_header *, uint32_t slot,
-                      const void *small);
+static inline unsigned char *ft_slots_short(const struct ft_slots *s)
+{
+    return s->shorts[s->descs % FT_SLOTS_SHORTS];
+}
+/* The parts of publishing: the header, then the payload, then the turn. */
+static inline struct ft_slots_desc *ft_slots_describe(struct ft_slots *s, const struct ft_header *h,
+                                                      uint32_t slot)
+{
+    struct ft_slots_desc *d = &s->desc[s->descs++ % FT_SLOTS_DESCS];
+    d->header = *h;
+    d->slot = slot;
+    return d;
+}
+static inline void ft_slots_hand_over(const struct ft_slots *s, struct ft_slots_desc *d)
+{
+    ft_slots_handed_over(d->slot);
+    /* pairs with take and pending */
+    atomic_store_explicit(&d->turn, s->descs, memory_order_release);
+}
+void ft_slots_publish_place(struct ft_slots *, const struct ft_header *, uint32_t slot,
+                            const void *small);
+/* Publishes a message. slot 0: its payload is the first len bytes of `small`, which may be NULL if
+ * len is 0. FT_SLOTS_SHORT: it is in the short memory. Otherwise the payload lies in slot - 1 or,
+ * for a loan or memory on the device, where the struct ft_slots_place at `small` says. The caller
+ * has made sure that fewer than FT_SLOTS_DESCS messages are unreturned, and calls ft_slots_rings()
+ * afterwards. */
+static inline void ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t slot,
+                                    const void *small)
+{
+    if (slot && slot != FT_SLOTS_SHORT) {
+        ft_slots_publish_place(s, h, slot, small);
+        return;
+    }
+    struct ft_slots_desc *d = ft_slots_describe(s, h, slot);
+    if (!slot && small)
+        ft_copy_few(d->small, small, h->len);
+    ft_slots_hand_over(s, d);
+}
 /* Takes the next return. False: there is none. */
-bool ft_slots_collect(struct ft_slots *, struct ft_slots_return *out);
+static inline bool ft_slots_collect(struct ft_slots *s, struct ft_slots_return *out)
+{
+    struct ft_slots_return *r = &s->returned[s->returns % FT_SLOTS_RETURNS];
+    /* pairs with give */
+    if (atomic_load_explicit(&r->turn, memory_order_acquire) != s->returns + 1)
+        return false;
+    out->ctx = r->ctx;
+    out->lane = r->lane;
+    out->slot = r->slot;
+    out->consumed = r->consumed;
+    ft_slots_handed_over(out->slot);
+    s->returns++;
+    return true;
+}
 /* withdraw: marks loans (a bit each) as withdrawn. The other function clears the mark, because the
  * loans will be used again. */
 void ft_slots_withdraw(struct ft_slots *, uint32_t loans);
@@ -167,12 +227,24 @@ bool ft_slots_take(struct ft_slots *, struct ft_slots_desc *out);
 const unsigned char *ft_slots_payload(const struct ft_slots *, const struct ft_slots_desc *,
                                       bool *pinned);
 uint32_t *ft_slots_unpinned(const struct ft_slots *);
-/* The short payload of the next message, or of the message that was taken last. */
-const unsigned char *ft_slots_next_short(const struct ft_slots *);
-const unsigned char *ft_slots_taken_short(const struct ft_slots *);
+/* Returns the short payload of the message that was taken last; ft_slots_short() returns that of
+ * the next message. */
+static inline const unsigned char *ft_slots_taken_short(const struct ft_slots *s)
+{
+    return s->shorts[(s->descs - 1) % FT_SLOTS_SHORTS];
+}
 /* next: the next message, in place; NULL: there is none. pass: moves past it. */
-const struct ft_slots_desc *ft_slots_next(const struct ft_slots *);
-void ft_slots_pass(struct ft_slots *);
+static inline const struct ft_slots_desc *ft_slots_next(const struct ft_slots *s)
+{
+    const struct ft_slots_desc *d = &s->desc[s->descs % FT_SLOTS_DESCS];
+    /* pairs with publish */
+    return atomic_load_explicit(&d->turn, memory_order_acquire) == s->descs + 1 ? d : NULL;
+}
+static inline void ft_slots_pass(struct ft_slots *s)
+{
+    s->descs++;
+    __builtin_prefetch(&s->returned[s->returns % FT_SLOTS_RETURNS], 1);
+}
 /* Gives something back. The caller calls ft_slots_rings() afterwards. */
 void ft_slots_give(struct ft_slots *, const struct ft_slots_return *);
 uint32_t *ft_slots_withdrawn(const struct ft_slots *);

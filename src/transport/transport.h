@@ -60,6 +60,14 @@ struct ft_header {
     uint32_t crc;
 };
 _Static_assert(sizeof(struct ft_header) == 32, "struct ft_header is a wire format");
+/* Whether a message that came is the one that a caller of `look` wants. Reads each field of `got`
+ * once: the sender may still be able to write there. */
+static inline bool ft_header_is_wanted(const volatile struct ft_header *got,
+                                       const struct ft_header *want)
+{
+    return got->ctx == want->ctx && got->sig == want->sig && got->seq == want->seq &&
+           got->len == want->len && got->lane == want->lane;
+}
 
 /* A pending send, embedded in its owner. Zeroed before its first use; `lasts` and `moved` may be
  * set before each send. */

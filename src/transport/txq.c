@@ -7,19 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct ft_txq_ctx {
-    uint64_t ctx;
-    struct ft_txq_ctx *next;
-    uint8_t outstanding[FT_LANES_ALL];
-    uint8_t number[FT_LANES_ALL]; /* of the channel's next message, modulo 2^8 */
-    _Alignas(8) unsigned char small[FT_LANES_ALL][FT_RXQ_SMALL_BYTES];
-    uint8_t of_way[][FT_LANES_ALL]; /* of the outstanding places, if the queue has ways */
-};
-
-static struct ft_txq_ctx *tx_find(struct ft_txq *q, uint64_t ctx)
+struct ft_txq_ctx *ft_txq_look_up(struct ft_txq *q, uint64_t ctx)
 {
-    if (q->last && q->last->ctx == ctx)
-        return q->last;
     struct ft_txq_ctx *c = q->bucket[ft_rxq_bucket(ctx)];
     while (c && c->ctx != ctx)
         c = c->next;
@@ -97,40 +86,12 @@ void ft_txq_close(struct ft_txq *q)
     q->set = NULL;
 }
 
-int ft_txq_take_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
+int ft_txq_refuse(uint64_t ctx, unsigned lane)
 {
     if (lane >= FT_LANES_ALL)
         return ft_fail(FT_INVAL, "lane %u does not exist", lane);
-    struct ft_txq_ctx *c = tx_find(q, ctx);
-    if (!c)
-        return ft_fail(FT_INVAL, "a message for context %016llx, which is not bound here",
-                       (unsigned long long)ctx);
-    unsigned most = lane == 0 && q->set->first ? q->set->first : ft_rxq_places(q->set, lane);
-    if (c->outstanding[lane] + places > most)
-        return FT_AGAIN;
-    c->outstanding[lane] = (uint8_t)(c->outstanding[lane] + places);
-    q->outstanding += places;
-    return FT_OK;
-}
-
-static void subtract(uint8_t *count, unsigned places)
-{
-    *count = (uint8_t)(*count - ft_min(*count, places));
-}
-
-/* Returns the context's block; NULL: it is not bound. */
-static struct ft_txq_ctx *put_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
-{
-    q->outstanding -= (unsigned)ft_min(q->outstanding, places);
-    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;
-    if (c)
-        subtract(&c->outstanding[lane], places);
-    return c;
-}
-
-void ft_txq_put_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
-{
-    put_places(q, ctx, lane, places);
+    return ft_fail(FT_INVAL, "a message for context %016llx, which is not bound here",
+                   (unsigned long long)ctx);
 }
 
 /* ---- links that count places for each of their connections ----------------------------------- */
@@ -145,9 +106,10 @@ int ft_txq_take_way(struct ft_txq *q, unsigned way, uint64_t ctx, unsigned lane,
 
 void ft_txq_put_way(struct ft_txq *q, unsigned way, uint64_t ctx, unsigned lane, unsigned places)
 {
-    struct ft_txq_ctx *c = put_places(q, ctx, lane, places);
+    ft_txq_put_places(q, ctx, lane, places);
+    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? ft_txq_find(q, ctx) : NULL;
     if (c)
-        subtract(&c->of_way[way][lane], places);
+        ft_txq_subtract(&c->of_way[way][lane], places);
 }
 
 void ft_txq_clear(struct ft_txq *q, unsigned way, unsigned places)
@@ -164,7 +126,7 @@ void ft_txq_clear(struct ft_txq *q, unsigned way, unsigned places)
 
 int ft_txq_hold(struct ft_txq *q, unsigned way, uint64_t ctx, unsigned lane, unsigned places)
 {
-    struct ft_txq_ctx *c = tx_find(q, ctx);
+    struct ft_txq_ctx *c = ft_txq_find(q, ctx);
     const unsigned window = ft_rxq_places(q->set, lane);
     if (places > window || (c && c->outstanding[lane] + places > window))
         return ft_fail(FT_PROTOCOL, "a window of lane %u has fewer places than are taken", lane);
@@ -178,12 +140,12 @@ int ft_txq_hold(struct ft_txq *q, unsigned way, uint64_t ctx, unsigned lane, uns
 
 uint8_t ft_txq_number(struct ft_txq *q, uint64_t ctx, unsigned lane)
 {
-    struct ft_txq_ctx *c = tx_find(q, ctx);
+    struct ft_txq_ctx *c = ft_txq_find(q, ctx);
     return c ? c->number[lane]++ : 0;
 }
 
 void *ft_txq_small(struct ft_txq *q, uint64_t ctx, unsigned lane)
 {
-    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;
+    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? ft_txq_find(q, ctx) : NULL;
     return c ? c->small[lane] : NULL;
 }

@@ -166,17 +166,22 @@ TEST_P(TransportShort, WakesWhoSleeps)
     open();
     ASSERT_TRUE(link());
     int fd = b->ops->fd(b->t);
-    if (fd < 0 || !b->ops->wake)
-        return; // the engine of this process is woken in another way
+    if (fd < 0)
+        return;               // the engine of this process is woken in another way
+    b->ops->arm(b->t, false); // forgets that the link woke it
     for (uint32_t seq = 1; seq <= 100; seq++) {
+        const size_t n = sizes[seq % (sizeof sizes / sizeof *sizes)];
         while (!b->ops->arm(b->t, true))
             b->poll();
-        ASSERT_EQ(post(1, 0, seq, 8), FT_OK);
-        a->ops->wake(a->t);
+        ASSERT_EQ(post(1, 0, seq, n), FT_OK);
         struct pollfd look = {fd, POLLIN, 0};
+        if (a->ops->wake) { // otherwise the kernel wakes
+            EXPECT_EQ(poll(&look, 1, 0), 0) << "a post of " << n << " bytes woke somebody";
+            a->ops->wake(a->t);
+        }
         ASSERT_EQ(poll(&look, 1, 10000), 1) << "message " << seq << " woke nobody";
         b->ops->arm(b->t, false);
-        ASSERT_TRUE(await_short(1, 0, seq, 8));
+        ASSERT_TRUE(await_short(1, 0, seq, n));
     }
 }
 
