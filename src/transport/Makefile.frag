@@ -18,7 +18,7 @@ src_libftcore_la_SOURCES += src/transport/tcp/tcp.h src/transport/tcp/tcp.c \
 	src/transport/tcp/link.c src/transport/tcp/conn.c src/transport/tcp/tune.c \
 	src/transport/tcp/silence.c src/transport/tcp/measure.c src/transport/tcp/out.c \
 	src/transport/tcp/move.c src/transport/tcp/paths.c \
-	src/transport/tcp/spread.c src/transport/tcp/remake.c
+	src/transport/tcp/spread.c src/transport/tcp/remake.c src/transport/tcp/short.c
 src_libftcore_la_SOURCES += src/transport/rma/fabric.h src/transport/rma/rma.h \
 	src/transport/rma/inside.h src/transport/rma/rma.c src/transport/rma/link.c \
 	src/transport/rma/ways.c src/transport/rma/side_messages.c src/transport/rma/post.c \

@@ -24,7 +24,7 @@
 #include <sys/uio.h>
 
 #define WRITE_AT_ONCE 16       /* most messages passed to the kernel in one call */
-#define COPIED_MOST 2048       /* longest payload that is copied behind its header */
+#define COPIED_MOST 4096       /* longest payload that is copied behind its header */
 #define MOVED_MOST 131072      /* longest payload of the user's that is copied to a buffer */
 #define KEEP_PIECE (64u << 10) /* bytes that are copied in one turn */
 #define BUFFERS_LEFT 8         /* buffers that remain for reserve */
@@ -188,15 +188,33 @@ bool tcp_out_flushed(const struct tcp_conn *c)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
+/* Where the copy of a message with so much payload would be. False: there is no room. *skipped: so
+ * much of the memory before it stays unused. */
+static bool find_copy(const struct tcp_conn *c, size_t len, size_t *need, size_t *skipped)
+{
+    *need = ft_round_up(sizeof(struct ft_header) + len, COPY_ALIGN);
+    *skipped = c->copies_end + *need > TCP_COPY_BYTES ? TCP_COPY_BYTES - c->copies_end : 0;
+    return len <= COPIED_MOST && c->copies_used + *skipped + *need <= TCP_COPY_BYTES;
+}
+
+bool tcp_out_copies(struct tcp_conn *c, size_t len_bytes)
+{
+    size_t need, skipped;
+    bool room = find_copy(c, len_bytes, &need, &skipped);
+    if (room || len_bytes > COPIED_MOST)
+        return room;
+    tcp_out_look(c);
+    return find_copy(c, len_bytes, &need, &skipped);
+}
+
 /* Copies a small message, with its header, if there is room. Nothing else refers to it then. */
 static void copy_small(struct tcp_conn *c, struct tcp_out *o)
 {
-    const size_t len = o->header.len, need = ft_round_up(sizeof(o->header) + len, COPY_ALIGN);
-    const bool wraps = c->copies_end + need > TCP_COPY_BYTES;
-    const size_t skipped = wraps ? TCP_COPY_BYTES - c->copies_end : 0;
-    if (len > COPIED_MOST || c->copies_used + skipped + need > TCP_COPY_BYTES)
+    size_t len = o->header.len, need, skipped;
+    if (!find_copy(c, len, &need, &skipped))
         return;
-    unsigned char *to = c->copies + (wraps ? 0 : c->copies_end);
+    const size_t at = (c->copies_end + skipped) % TCP_COPY_BYTES;
+    unsigned char *to = c->copies + at;
     memcpy(to, &o->header, sizeof(o->header));
     if (len > 0)
         memcpy(to + sizeof(o->header), o->data, len);
@@ -207,7 +225,7 @@ static void copy_small(struct tcp_conn *c, struct tcp_out *o)
     o->data = to;
     o->copy_bytes = (uint32_t)(skipped + need);
     c->copies_used += skipped + need;
-    c->copies_end = (wraps ? 0 : c->copies_end) + need;
+    c->copies_end = at + need;
 }
 
 static bool take_buffer(struct tcp_link *l, struct tcp_out *o)

@@ -117,8 +117,9 @@ static void turn_looks(struct tcp *t, bool *moved)
 static int tcp_poll(struct ft_transport *transport, struct ft_event *events, int max, bool *busy)
 {
     struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
-    bool moved = false;
+    bool moved = t->came;
 
+    t->came = false;
     const bool known = t->nawaited > 0 && t->nawaited <= READ_AT_ONCE;
     if (known)
         read_awaited(t, &moved);
@@ -521,7 +522,7 @@ static bool tcp_arm(struct ft_transport *transport, bool on)
     /* callers that still wait will say so again */
     while (t->nawaited > 0)
         t->awaited[--t->nawaited]->awaited = false;
-    return t->news.first == NULL && !kept;
+    return t->news.first == NULL && !kept && !t->came;
 }
 
 static void tcp_trim(struct ft_transport *transport)
@@ -551,6 +552,9 @@ const struct ft_transport_ops ft_transport_tcp = {
     .expect = tcp_expect,
     .peek = tcp_peek,
     .release = tcp_release,
+    .post = tcp_post,
+    .look = tcp_look,
+    .took = tcp_took,
     .drained = tcp_drained,
     .flushed = tcp_flushed,
     .measure = tcp_measure,

@@ -44,10 +44,10 @@
 #define TCP_USES_MOST 256 /* most channels with messages in use when a connection is made again */
 /* Most messages of one connection that the other side may not have; then FT_AGAIN. */
 #define TCP_QUEUE 128
-#define TCP_COPY_BYTES 32768  /* memory of a connection for copies of small messages */
+#define TCP_COPY_BYTES 65536  /* memory of a connection for copies of small messages */
 #define TCP_BUFFERS 32        /* buffers of a sending link, for reserve; then FT_AGAIN */
 #define TCP_BUFFERS_IN_TURN 4 /* so many are in the cache; with more it is looked for free ones */
-#define TCP_READ_BYTES 2048   /* most bytes read after a header: they are copied once more */
+#define TCP_READ_BYTES 4224   /* most bytes read after a header: they are copied once more */
 #define TCP_CREDITS 64        /* most channels with credits to return; then they are sent at once */
 /* Longest small message. A window has places for more of these, see rxq.h: */
 #define TCP_SMALL_BYTES 2048
@@ -219,7 +219,11 @@ struct tcp_link {
     uint64_t uneven_ns, probe_ns, put_off_ns;
     int nconns, nopen;
     struct tcp_conn *conn[TCP_CONNS_MAX];
-    struct ft_rxq rxq;         /* of a receiving link */
+    struct ft_rxq rxq; /* of a receiving link */
+    /* Of a receiving link, see short.c: the message that was looked for last, its reads in vain,
+     * and calls since that have not read. */
+    uint32_t read_seq;
+    unsigned reads, unread;
     struct ft_flights flights; /* of a receiving link */
     struct ft_link_path past;  /* of a sending link: what its closed sockets had counted */
     struct ft_txq txq;         /* of a sending link */
@@ -279,6 +283,7 @@ struct tcp {
     unsigned kept;          /* turns since credits that are not due were returned */
     uint64_t tick_ns;
     uint64_t move_ns;    /* time of the next look for connections that stall */
+    bool came;           /* looks have read something; no turn knows of it */
     unsigned polls;      /* since the last look at the clock for silence and stalls */
     uint64_t path_ns;    /* time of the next look for connections that should take other ways */
     bool finding;        /* it is being found out which ports those are */
@@ -344,6 +349,8 @@ static inline bool tcp_out_has_room(const struct tcp_conn *c)
 {
     return c->out_kept + c->out_count + c->out_reserved < TCP_QUEUE;
 }
+/* Whether a message of that length would be copied when it is sent now. */
+bool tcp_out_copies(struct tcp_conn *, size_t len_bytes);
 bool tcp_out_flushed(const struct tcp_conn *); /* all that was sent is on its way */
 void tcp_out_drop(struct tcp_conn *, int status);
 /* A connection is open: the next byte has the position `written`. FT_NOTSUP: the kernel does not
@@ -358,6 +365,11 @@ int tcp_out_rewind(struct tcp_conn *, uint64_t position);
 /* Looks which messages in users' memory are acknowledged, and copies a piece of one that waits too
  * long for that, or of any (`now`). False: nothing has changed. */
 bool tcp_out_turn(struct tcp *, bool now);
+
+/* short.c */
+int tcp_post(struct ft_link *, const struct ft_header *, const void *data);
+const void *tcp_look(struct ft_link *, const struct ft_header *want);
+void tcp_took(struct ft_link *, const struct ft_header *);
 
 /* remake.c */
 /* A connection of a link that is UP is lost: it is made again, or the link is down. */
