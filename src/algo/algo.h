@@ -37,7 +37,7 @@
 #define FT_LANES 8      /* maximum number of lanes of a collective */
 #define FT_STEP_PEERS 8 /* maximum number of sends, forwards or receives of one step */
 
-enum ft_buf { FT_BUF_NONE, FT_BUF_IN, FT_BUF_OUT, FT_BUF_TMP };
+enum ft_buf { FT_BUF_NONE, FT_BUF_IN, FT_BUF_OUT, FT_BUF_TMP, FT_BUFS };
 struct ft_ref {
     enum ft_buf buf;
     size_t off;
@@ -105,6 +105,8 @@ struct ft_tuning {
     size_t chunk_bytes;
     int chunks;
     size_t several_bytes; /* chunk_bytes for a plan with several lanes */
+    int chunks_before;    /* `chunks` before a rule raised it; 0: none has */
+    bool chunk_is_ruled;  /* a rule names chunk_bytes */
     const char *choice;   /* the text of FTCCL_ALGO */
     /* A message of n bytes costs latency + n * ns_per_byte. Reducing n bytes costs n *
      * reduce_ns_per_byte. */
@@ -153,10 +155,12 @@ void ft_tuning_network(struct ft_tuning *tuning, const char *name, bool rdma,
 enum ft_links { FT_LINKS_LOCAL, FT_LINKS_SOME, FT_LINKS_LOOPBACK };
 void ft_tuning_links(struct ft_tuning *tuning, enum ft_links links);
 #define FT_CHUNK_MOST (8u << 20)
-/* The longest message in the case of FT_LINKS_LOOPBACK and of plans with `pulled`. Expects a tuning
- * as ft_tuning_read() returned it. */
+/* The longest message in the case of FT_LINKS_LOOPBACK, of plans with `pulled`, and of reductions
+ * between two ranks. The links have it from the tuning that ft_tuning_read() returned; a rule does
+ * not make it longer. */
 size_t ft_tuning_first_bytes(const struct ft_tuning *tuning);
-/* longest message of a collective of this kind */
+/* Longest message of a collective of this kind. A ring of two ranks that reduces may have longer
+ * ones, of up to ft_tuning_first_bytes(). */
 size_t ft_tuning_chunk(const struct ft_tuning *tuning, enum ft_kind kind);
 /* Reads a table written by perf/tune. Its lines are "name value" for costs and "best KIND ranks=N
  * hosts=N ..." for measured choices (see docs/algorithms.md), which are added to *rules. *rules
@@ -214,6 +218,9 @@ int ft_algo_plan(const struct ft_algo *, const struct ft_view *, const struct ft
 double ft_algo_cost_ns(const struct ft_plan *, const struct ft_tuning *);
 /* Writes one exchange of the plan to `step`, whose old content is lost. */
 void ft_plan_step(const struct ft_plan *, int lane, uint64_t index, struct ft_step *step);
+/* Whether the root of a broadcast copies messages once for all its receivers on this host, see
+ * core/run/lanes_copy.c. */
+bool ft_plan_copies(const struct ft_plan *plan);
 /* Prints the text of `ftccl-info --plan`: each candidate with its cost, the chosen algorithm, its
  * lanes and steps, and this rank's first steps. */
 int ft_algo_explain(FILE *out, const struct ft_view *, const struct ft_coll *,

@@ -55,19 +55,31 @@ static double ring_cost_ns(const struct ft_view *view, const struct ft_coll *col
     return ft_work_ns(view, tuning, &work);
 }
 
+/* Between two ranks that share memory. A byte of a longer message costs less, and only two links
+ * need memory for them. With `pulls`, links take messages of that length. A length that a rule
+ * names was measured, and stays. */
+static void lengthen(struct ft_tuning *tuning, const struct ft_view *view)
+{
+    if (view->nranks == 2 && tuning->pulls && !tuning->chunk_is_ruled)
+        tuning->chunk_bytes = ft_tuning_first_bytes(tuning);
+}
+
 static int ring_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
 {
     const struct ft_view *view = plan->view;
     size_t n = (size_t)view->nranks;
+    struct ft_tuning longer = *tuning;
     plan->param[POS] = ft_order_pos(view, view->rank);
     plan->param[NEXT] = ft_order_rank(view, ft_wrap(plan->param[POS] + 1, view->nranks));
     plan->param[PREV] = ft_order_rank(view, ft_wrap(plan->param[POS] - 1, view->nranks));
     switch (plan->coll.kind) {
     case FT_ALLREDUCE:
-        ft_plan_split(plan, tuning, plan->coll.count, n, 2 * n - 2);
+        lengthen(&longer, view);
+        ft_plan_split(plan, &longer, plan->coll.count, n, 2 * n - 2);
         break;
     case FT_REDUCESCATTER:
-        ft_plan_split(plan, tuning, plan->coll.count, 1, n - 1);
+        lengthen(&longer, view);
+        ft_plan_split(plan, &longer, plan->coll.count, 1, n - 1);
         break;
     case FT_ALLGATHER:
         ft_plan_split(plan, tuning, plan->coll.count, 1, n);

@@ -153,10 +153,13 @@ const struct ft_rule *ft_rule_find(const struct ft_tuning *tuning, const struct 
 
 void ft_rule_apply(const struct ft_rule *rule, struct ft_tuning *tuning)
 {
+    if (rule->chunks > tuning->chunks)
+        tuning->chunks_before = tuning->chunks;
     if (rule->chunks)
         tuning->chunks = rule->chunks, tuning->peer_lanes = false;
     if (tuning->chunks > 1)
         tuning->chunk_bytes = tuning->several_bytes;
+    tuning->chunk_is_ruled = rule->chunk_bytes != 0;
     if (rule->chunk_bytes && rule->chunk_bytes < tuning->chunk_bytes)
         tuning->chunk_bytes = rule->chunk_bytes;
 }

@@ -8,6 +8,10 @@
 
 #define LINE_BYTES 64
 #define ALIGN_FROM_BYTES 1024 /* shorter messages are not rounded to cache lines */
+/* A broadcast to so many receivers or more is cut into messages of at least so many bytes, because
+ * its root copies most of them once for all. Measured with 7 receivers. */
+#define COPIED_RECEIVERS 4
+#define COPIED_BYTES 65536
 
 static size_t div_up(size_t n, size_t by)
 {
@@ -32,6 +36,21 @@ static size_t lanes_wanted(const struct ft_tuning *tuning)
     return tuning->chunks < 1 ? 1 : ft_min((size_t)tuning->chunks, FT_LANES);
 }
 
+bool ft_plan_copies(const struct ft_plan *plan)
+{
+    return plan->pulled && plan->coll.kind == FT_BROADCAST &&
+           plan->view->nranks - 1 >= COPIED_RECEIVERS;
+}
+
+/* Messages are not cut shorter to fill lanes. */
+static size_t least_elems(const struct ft_plan *plan, size_t chunk)
+{
+    if (ft_plan_copies(plan))
+        return ft_min(COPIED_BYTES / plan->esize, chunk);
+    /* pulled: shorter messages gain nothing, because no second copy could run in parallel */
+    return plan->pulled ? chunk : ft_max(chunk / FT_SMALLEST_SHARE, 1);
+}
+
 /* Chooses pieces of `parts` messages each, at least `lanes` of them if the messages remain long
  * enough. */
 static void cut(struct ft_plan *plan, const struct ft_tuning *tuning, size_t elems, size_t parts,
@@ -39,8 +58,7 @@ static void cut(struct ft_plan *plan, const struct ft_tuning *tuning, size_t ele
 {
     size_t chunk = chunk_elems(plan->pulled ? ft_tuning_first_bytes(tuning) : tuning->chunk_bytes,
                                plan->esize);
-    /* pulled: shorter messages gain nothing, because no second copy could run in parallel */
-    size_t least = plan->pulled ? chunk : ft_max(chunk / FT_SMALLEST_SHARE, 1);
+    size_t least = least_elems(plan, chunk);
     size_t share = div_up(elems, parts); /* elements of one part, summed over all pieces */
     size_t pieces = div_up(share, chunk);
     plan->split_elems = elems;

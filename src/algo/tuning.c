@@ -143,8 +143,8 @@ int ft_tuning_read(struct ft_tuning *tuning, struct ft_rules *rules,
 
 size_t ft_tuning_first_bytes(const struct ft_tuning *tuning)
 {
-    return ft_max(ft_min(tuning->chunk_bytes * (size_t)tuning->chunks, FT_CHUNK_MOST),
-                  tuning->chunk_bytes);
+    int chunks = tuning->chunks_before ? tuning->chunks_before : tuning->chunks;
+    return ft_max(ft_min(tuning->chunk_bytes * (size_t)chunks, FT_CHUNK_MOST), tuning->chunk_bytes);
 }
 
 size_t ft_tuning_chunk(const struct ft_tuning *tuning, enum ft_kind kind)

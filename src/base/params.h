@@ -29,8 +29,8 @@
     X(MIN_RANKS, "FTCCL_MIN_RANKS", INT, 1, 1, 1048576, "", "",                                    \
       "with fewer live ranks than this, a shrink fails for good")                                  \
     X(CHUNK_BYTES, "FTCCL_CHUNK_BYTES", INT, 131072, 4096, 8388608, "bytes", "NCCL_BUFFSIZE",      \
-      "S of the FTAR paper: longest message on a link, and size of a link's slot; the same on "    \
-      "all ranks")                                                                                 \
+      "S of the FTAR paper: longest message of a collective, but for some inside a host, which "   \
+      "are up to FTCCL_CHUNKS times as long; the same on all ranks")                               \
     X(CHUNKS, "FTCCL_CHUNKS", INT, 4, 1, 8, "", "",                                                \
       "C of the FTAR paper: chunks in flight per peer and collective, one per lane; the same on "  \
       "all ranks")                                                                                 \

@@ -278,7 +278,9 @@ void World::load(int rank, int lane)
     ft_plan_step(&ranks[rank].plan, lane, l.index, &s);
     if (s.nsend > FT_STEP_PEERS || s.nrecv > FT_STEP_PEERS || s.nfwd > FT_STEP_PEERS)
         fail(rank, lane, "too many peers");
-    size_t longest = ranks[rank].plan.pulled ? c.chunk_bytes * (size_t)c.chunks : c.chunk_bytes;
+    const struct ft_plan &plan = ranks[rank].plan;
+    bool is_long = plan.pulled || (c.nranks() == 2 && c.pulls && ft_kind_reduces(plan.coll.kind));
+    size_t longest = is_long ? c.chunk_bytes * (size_t)c.chunks : c.chunk_bytes;
     if ((s.nsend && s.send_bytes > longest) || ((s.nrecv || s.nfwd) && s.len_bytes > longest))
         fail(rank, lane, "message longer than a chunk");
     if ((s.nsend > 0) != (s.send_bytes > 0))

@@ -584,6 +584,67 @@ TEST(Rules, SetChunks)
     EXPECT_LE(plan.piece_elems, 2 * world.tuning.chunk_bytes);
 }
 
+// The same for messages that are longer than a chunk: those that receivers read from the senders'
+// memory, and those of two ranks.
+TEST(Rules, DoNotLengthenLongMessages)
+{
+    World world(2, 1);
+    world.tuning.local_links = true;
+    world.tuning.pulls = FT_PULLS;
+    const size_t most = ft_tuning_first_bytes(&world.tuning);
+    ASSERT_EQ(most, 4u * 131072);
+    ASSERT_EQ(load(&world.tuning, &world.rules,
+                   "best broadcast ranks=2 hosts=1 algo=direct chunks=8\n"
+                   "best reducescatter ranks=2 hosts=1 algo=ring chunks=8\n"),
+              FT_OK);
+    for (enum ft_kind kind : {FT_BROADCAST, FT_REDUCESCATTER}) {
+        struct ft_coll coll = {kind, FT_INT8, FT_SUM, 0, 64u << 20};
+        struct ft_plan plan;
+        ASSERT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_OK);
+        EXPECT_EQ(plan.piece_elems, most) << ft_kind_name(kind);
+        EXPECT_EQ(plan.nlanes, 8);
+    }
+}
+
+TEST(Plan, TwoRanksReduceLongMessages)
+{
+    World world(2, 1);
+    world.tuning.local_links = true;
+    struct ft_coll coll = {FT_ALLREDUCE, FT_INT8, FT_SUM, 0, 64u << 20};
+    struct ft_plan plan;
+    auto part = [&]() {
+        EXPECT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_OK);
+        return plan.piece_elems / 2;
+    };
+    EXPECT_EQ(part(), world.tuning.chunk_bytes) << "links have no room for more";
+    world.tuning.pulls = FT_PULLS;
+    EXPECT_EQ(part(), ft_tuning_first_bytes(&world.tuning));
+    ASSERT_EQ(load(&world.tuning, &world.rules,
+                   "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=131072\n"),
+              FT_OK);
+    EXPECT_EQ(part(), 131072u) << "it was measured";
+}
+
+/* All lanes but the first copy their message for all receivers, so there are several. */
+TEST(Plan, BroadcastsToManyHaveSeveralLanes)
+{
+    for (int nranks : {4, 8}) {
+        World world(nranks, 1);
+        world.tuning.local_links = true;
+        world.tuning.pulls = FT_PULLS;
+        world.tuning.choice = "broadcast:direct";
+        struct ft_coll coll = {FT_BROADCAST, FT_INT8, FT_SUM, 0, 65536};
+        struct ft_plan plan;
+        ASSERT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_OK);
+        EXPECT_EQ(plan.nlanes, 1);
+        EXPECT_EQ(ft_plan_copies(&plan), nranks > 4);
+        coll.count = 256 << 10;
+        ASSERT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_OK);
+        EXPECT_EQ(plan.nlanes, nranks > 4 ? 4 : 1);
+        EXPECT_EQ(plan.piece_elems, nranks > 4 ? 65536u : 256u << 10);
+    }
+}
+
 TEST(Rules, AreReadStrictlyAndDigested)
 {
     struct ft_rules rules = {};
