@@ -9,8 +9,8 @@ run_sources = src/core/run/run.h src/core/run/stream.h src/core/run/fast_path.h 
 	src/core/run/pass.h src/core/run/verify.h \
 	src/core/run/comm_state.c src/core/run/failure.c src/core/run/calls.c src/core/run/plans.c \
 	src/core/run/op.c src/core/run/stream.c src/core/run/work.c src/core/run/waits.c \
-	src/core/run/lanes.c src/core/run/lanes_drop.c src/core/run/lanes_short.c \
-	src/core/run/p2p.c \
+	src/core/run/lanes.c src/core/run/lanes_copy.c src/core/run/lanes_drop.c \
+	src/core/run/lanes_short.c src/core/run/p2p.c \
 	src/core/run/rma.c src/core/run/fast_path.c src/core/run/fuse.c src/core/run/preserve.c \
 	src/core/run/verify.c src/core/run/readiness.c src/core/run/pass.c src/core/run/gpu.c \
 	src/core/run/gpu_blocking.c src/core/run/graph.c

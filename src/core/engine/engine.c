@@ -239,6 +239,6 @@ void ft_engine_tick(struct ft_engine *engine)
         ft_links_take_overdue(engine);
     if (engine->telemetry)
         ft_links_count(engine);
-    if (engine->trim_ns && engine->ticked_ns - engine->trimmed_ns >= engine->trim_ns)
+    if (ft_engine_trim_due(engine))
         trim_transports(engine);
 }

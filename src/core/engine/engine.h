@@ -280,6 +280,11 @@ void ft_engine_unref(struct ft_engine *engine); /* the last reference frees the 
  * one. */
 bool ft_engine_tick_due(struct ft_engine *engine);
 void ft_engine_tick(struct ft_engine *engine);
+/* Whether ft_engine_tick() gives back memory that was not needed since it did so last. */
+static inline bool ft_engine_trim_due(const struct ft_engine *engine)
+{
+    return engine->trim_ns && engine->ticked_ns - engine->trimmed_ns >= engine->trim_ns;
+}
 
 /* Makes the caller the driver. Wakes a driver that sleeps, and blocks until it releases the
  * engine. */

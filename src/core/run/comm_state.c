@@ -56,6 +56,7 @@ static void free_comm(struct ft_comm *comm)
     free_windows(comm);
     free(comm->rma.signals);
     free(comm->rma.puts_wait);
+    ft_lanes_free(comm);
     if (comm->fast)
         free(comm->fast->op.tmp);
     free(comm->fast);

@@ -74,9 +74,7 @@ static void advance_lane(struct ft_comm *comm, struct ft_lane *lane)
             lane->step = step_at(comm, lane);
             if (is_empty(lane->step))
                 continue;
-            lane->sent = lane->received = lane->reserved = 0;
-            lane->sealed = lane->expects = false;
-            lane->phase = FT_LANE_EXCHANGE;
+            ft_lane_begin_step(lane);
             if (comm->engine->telemetry && !comm->fast->loaded)
                 ft_telemetry_op_wait(comm->engine->telemetry, op->record, lane->index,
                                      ft_op_wait(number, false,
@@ -148,10 +146,12 @@ static int send_plain(struct ft_comm *comm, struct ft_lane *lane, int k, struct 
 {
     const struct ft_op *op = lane->op;
     struct ft_header header = header_of(comm, lane, lane->step->send_bytes);
-    const char *data = ft_lane_at(op, lane->step->send);
+    const void *data = ft_lane_at(op, lane->step->send);
     struct ft_send *send = &lane->sends[k];
     send->status = FT_AGAIN;
     send->lasts = may_last(lane);
+    if (send->lasts)
+        data = ft_lane_copied(comm, lane, data);
     send->moved = !ft_kind_reduces(op->coll.kind) &&
                   (op->plan.pulled || comm->tuning.pulls != FT_PULLS_SLOW);
     seal_message(comm, lane, &header, data);
@@ -348,13 +348,8 @@ static void fill_pass(const struct ft_lane *lane, struct ft_reduce *pass)
     pass->divide = final && op->redop.divisor > 1;
     pass->streaming = op->cold_result && step->dst.buf == FT_BUF_OUT;
     pass->count = step->len_bytes / op->plan.esize;
-    pass->nsrc = pass->ndst = 0;
-    for (int k = 0; k <= step->nrecv; k++) {
-        if (k == step->src_at && step->src.buf != FT_BUF_NONE)
-            pass->src[pass->nsrc++] = ft_lane_at(op, step->src);
-        if (k < step->nrecv)
-            pass->src[pass->nsrc++] = lane->msgs[k].data;
-    }
+    pass->nsrc = ft_lane_sources(lane, pass->src);
+    pass->ndst = 0;
     if (step->dst.buf != FT_BUF_NONE)
         pass->dst[pass->ndst++] = ft_lane_at(op, step->dst);
     for (int k = 0; k < step->nfwd; k++)
@@ -550,9 +545,7 @@ void ft_lanes_repeat(struct ft_comm *comm, struct ft_op *op)
     lane->op = op;
     lane->index = 0;
     lane->step = comm->fast->loaded->steps;
-    lane->sent = lane->received = lane->reserved = 0;
-    lane->sealed = lane->expects = false;
-    lane->phase = FT_LANE_EXCHANGE;
+    ft_lane_begin_step(lane);
     op->lanes_left = 1;
     if (!op->redop.scaled)
         send_repeat(comm, lane); /* otherwise the lane's turn sends */
@@ -581,5 +574,6 @@ void ft_lanes_over(struct ft_comm *comm)
 
 void ft_lanes_reset(struct ft_comm *comm)
 {
+    ft_lanes_free(comm);
     memset(comm->lanes.at, 0, sizeof comm->lanes.at);
 }

@@ -135,12 +135,25 @@ struct ft_lane {
     bool expects;
     bool sealed; /* crc is the checksum of what the step sends */
     uint32_t crc;
+    /* `copy`, memory of the arena, has what the step sends (lanes_copy.c). copy_used: it had
+     * something since the last trim. */
+    bool copied, copy_used;
+    char *copy;
+    size_t copy_bytes;
     struct ft_send sends[FT_STEP_PEERS];
     struct ft_msg msgs[FT_STEP_PEERS];
     void *slots[FT_STEP_PEERS];
     struct ft_header headers[FT_STEP_PEERS]; /* of the reserved slots */
     struct ft_device_req req;
 };
+
+/* The lane's step begins, and nothing of it is done. */
+static inline void ft_lane_begin_step(struct ft_lane *lane)
+{
+    lane->sent = lane->received = lane->reserved = 0;
+    lane->sealed = lane->expects = lane->copied = false;
+    lane->phase = FT_LANE_EXCHANGE;
+}
 
 static inline bool ft_lane_is_at_step(const struct ft_lane *lane)
 {
@@ -439,7 +452,7 @@ int ft_comm_plan(struct ft_comm *comm, const struct ft_coll *coll, struct ft_pla
 void ft_plans_reset(struct ft_comm *comm);
 /* ---- lanes (lanes.c), point-to-point (p2p.c), one-sided calls (rma.c) ------------------------ */
 
-/* What a reference of a step of the operation refers to. NULL: nothing. */
+/* Returns the address that a step's reference stands for; NULL for FT_BUF_NONE. */
 static inline char *ft_lane_at(const struct ft_op *op, struct ft_ref ref)
 {
     switch (ref.buf) {
@@ -452,6 +465,19 @@ static inline char *ft_lane_at(const struct ft_op *op, struct ft_ref ref)
     default:
         return NULL;
     }
+}
+/* Writes the sources of the step's pass, in the order of its plan. Returns their number. */
+static inline int ft_lane_sources(const struct ft_lane *lane, const void **src)
+{
+    const struct ft_step *step = lane->step;
+    int n = 0;
+    for (int k = 0; k <= step->nrecv; k++) {
+        if (k == step->src_at && step->src.buf != FT_BUF_NONE)
+            src[n++] = ft_lane_at(lane->op, step->src);
+        if (k < step->nrecv)
+            src[n++] = lane->msgs[k].data;
+    }
+    return n;
 }
 bool ft_lanes_turn(struct ft_comm *comm);
 void ft_lanes_start(struct ft_comm *comm); /* the first work begins */
@@ -466,6 +492,11 @@ struct ft_short {
     bool recorded;     /* telemetry knows that it has begun */
 };
 bool ft_lanes_take_short(struct ft_comm *comm, struct ft_op *op, struct ft_short *out);
+/* Where links read what the step sends, which lies at data: there, or in a copy for several
+ * receivers. */
+const void *ft_lane_copied(const struct ft_comm *comm, struct ft_lane *lane, const void *data);
+void ft_lanes_trim(struct ft_comm *comm); /* frees copies that were not used since the last call */
+void ft_lanes_free(struct ft_comm *comm); /* frees all copies; nothing is in flight */
 void ft_lanes_drop(struct ft_comm *comm); /* after a failure: releases views and reservations */
 /* takes all lanes from their steps, when everything has settled */
 void ft_lanes_over(struct ft_comm *comm);

@@ -492,6 +492,8 @@ void ft_run_tick(struct ft_comm *comm)
     else if (comm->works.running)
         record_wait(comm, engine->ticked_ns - engine->ticked_before_ns);
     comm->works.stalled = true; /* until a turn moves something */
+    if (ft_engine_trim_due(engine))
+        ft_lanes_trim(comm);
 }
 
 /* ---- another view ---------------------------------------------------------------------------- */
