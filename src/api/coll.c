@@ -142,16 +142,16 @@ int ft_comm_takes(ftcclComm_t comm, enum ft_kind kind, const char *call)
                    call);
 }
 
+/* *extent: set if the call's arguments are valid. */
 static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op,
-                   ftcclStream_t stream)
+                   ftcclStream_t stream, struct ft_extent *extent)
 {
     struct ft_shape shape = ft_comm_shape(comm->core, call->coll.root);
-    struct ft_extent extent = {0};
     int rc = check_coll(&call->coll, shape.nranks);
-    if (rc == FT_OK)
-        extent = extent_of(&call->coll, shape.nranks, shape.rank), rc = check_buffers(call, extent);
-    if (op == &comm->core->fast->op)
-        comm->core->fast->extent = extent;
+    if (rc == FT_OK) {
+        *extent = extent_of(&call->coll, shape.nranks, shape.rank);
+        rc = check_buffers(call, *extent);
+    }
     if (rc == FT_OK)
         rc = ft_comm_takes(comm, call->coll.kind, ft_kind_name(call->coll.kind));
     if (rc == FT_OK)
@@ -168,7 +168,7 @@ static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op,
         op->coll.root = 0;
     if (ft_kind_reduces(call->coll.kind))
         rc = set_operator(comm, call, op);
-    return rc == FT_OK ? find_memory(comm, call, op, stream, extent) : rc;
+    return rc == FT_OK ? find_memory(comm, call, op, stream, *extent) : rc;
 }
 
 /* Prepares the same call as an earlier one, with other buffers. */
@@ -191,22 +191,24 @@ static int run_at_once(ftcclComm_t comm, const struct call *call, ftcclStream_t 
     struct ft_stream *stream = handle ? ft_stream_peek(handle) : null;
     if (!stream || ft_group_is_open() || !ft_kind_is_collective(call->coll.kind))
         return FT_AGAIN;
+    struct ft_fast *fast = comm->core->fast;
     struct ft_op *op = ft_fast_begin(comm->core, stream, &call->coll, call->op);
-    int rc = !op                       ? FT_AGAIN
-             : comm->core->fast->again ? refill_op(comm, call, op)
-                                       : fill_op(comm, call, op, handle);
+    int rc = !op           ? FT_AGAIN
+             : fast->again ? refill_op(comm, call, op)
+                           : fill_op(comm, call, op, handle, &fast->extent);
     if (op && rc != FT_OK)
         ft_fast_cancel(comm->core);
     if (rc != FT_OK)
         return rc;
+    bool on_null = !handle;
     if (!ft_fast_run_short(comm->core)) {
         /* if the stream has been destroyed meanwhile, the operation still has to go on */
-        bool entered = handle && ft_stream_enter(handle, &stream) == FT_OK;
-        ft_fast_run(comm->core, entered ? stream : null);
-        if (entered)
+        on_null = !handle || ft_stream_enter(handle, &stream) != FT_OK;
+        ft_fast_run(comm->core, on_null ? null : stream);
+        if (!on_null)
             ft_stream_leave(handle);
     }
-    if (!handle)
+    if (on_null)
         ft_null_stream_used(comm->core->engine);
     return FT_OK;
 }
@@ -220,13 +222,14 @@ static ftcclResult_t enqueue(const struct call *call, ftcclComm_t comm, ftcclStr
     if (rc != FT_OK)
         return ft_fail_call(NULL, rc);
     rc = comm->core->engine->gpu ? FT_AGAIN : run_at_once(comm, call, stream);
-    if (rc == FT_OK)
+    if (rc == FT_OK) {
         ft_comm_leave(comm);
-    if (rc == FT_OK)
         return ftcclSuccess;
+    }
     struct ft_op *op = rc == FT_AGAIN ? ft_op_new() : NULL;
+    struct ft_extent extent;
     if (op)
-        rc = fill_op(comm, call, op, stream);
+        rc = fill_op(comm, call, op, stream, &extent);
     else if (rc == FT_AGAIN)
         rc = ft_fail(FT_NOMEM, "no memory for an operation");
     if (rc == FT_OK)

@@ -6,9 +6,6 @@
  */
 #include "core/run/run.h"
 
-/* How often a repeated call looks for its messages before it turns the engine: about a
- * microsecond. */
-#define LOOKS 100
 /* The longest time for turns before a call, so that calls without a wait between them need not
  * queue behind one that came late. */
 #define CATCH_UP_NS 50000
@@ -154,12 +151,14 @@ static void wake_peers(struct ft_engine *engine)
     }
 }
 
+/* Over a network, only turns of the engine bring messages here. */
 static void run_repeat(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
-    bool few = comm->fast->begun || atomic_load_explicit(&engine->crowded, memory_order_relaxed);
+    bool few = comm->fast->begun || !comm->tuning.local_links ||
+               atomic_load_explicit(&engine->crowded, memory_order_relaxed);
     hush_wakeups(engine);
-    ft_comm_repeat(comm, few ? 1 : LOOKS, comm->fast->begun);
+    ft_comm_repeat(comm, few ? 1 : FT_LOOKS, comm->fast->begun);
     wake_peers(engine);
 }
 

@@ -5,6 +5,11 @@
 #ifndef FT_FAST_PATH_H
 #define FT_FAST_PATH_H
 
+#include "base/quick_clock.h"
+
+/* How often a repeated call looks for its messages before it turns the engine: about a
+ * microsecond. */
+#define FT_LOOKS 100
 #define FT_REPEATS 4 /* short calls that need no new plan */
 #define FT_REPEAT_STEPS 16
 
@@ -31,7 +36,7 @@ struct ft_repeat {
 /* The operation that the fast path runs. */
 struct ft_fast {
     struct ft_op op;
-    struct ft_extent extent; /* of op; the caller of ft_fast_begin() sets it for a new call */
+    struct ft_extent extent; /* of op; whoever fills op for a new call sets it */
     struct ft_entry entry;
     bool unqueued; /* it runs inside its call and has no place on a stream */
     bool again;    /* op repeats the call of `loaded` */
@@ -44,6 +49,7 @@ struct ft_fast {
     atomic_int queued;
     struct ft_repeat repeats[FT_REPEATS]; /* replaced in turn */
     uint64_t turned_ns;                   /* when a short call last turned the engine */
+    struct ft_quick_clock clock;          /* of short calls */
     int skips;                            /* calls that will not try to catch up; see fast_path.c */
     unsigned nrepeats;                    /* number of calls kept so far */
     struct ft_repeat *loaded;             /* op holds this call; NULL: another call */

@@ -1,29 +1,27 @@
 /*
- * The steps of a short call that repeats itself, where links can post and look (transport.h):
- * inside a host. The caller's thread takes them one after another, without the lane's phases. The
- * state of the lane is right at every moment at which a step cannot go on. Then its ordinary turn
- * goes on from there, and knows what to do about late messages, full windows, other calls and links
- * that are gone.
+ * The steps of a short call that repeats itself, where links can post and look (transport.h). The
+ * caller's thread takes them one after another, without the lane's phases. The state of the lane is
+ * right at every moment at which a step cannot go on. Then its ordinary turn goes on from there,
+ * and knows what to do about late messages, full windows, other calls and links that are gone.
  */
 #include "core/run/run.h"
 
 #include <sched.h>
 #include <string.h>
 
-/* How often a caller looks for its messages: about a microsecond. With more ranks than cores: how
- * often it gives its core away first. */
-#define LOOKS 100
+/* With more ranks than cores, a caller looks so often, and gives its core away after each look. */
 #define YIELDS 32
 
 struct run {
     struct ft_comm *comm;
-    struct ft_lane *lane;
     struct ft_header header;     /* of the step's messages, except for their length */
     struct ft_transport *posted; /* has peers to wake; NULL: none has */
     struct ft_reduce *pass;
-    unsigned shift;    /* 2 to its power are the bytes of an element */
-    uint64_t began_ns; /* when the first messages had been sent */
-    int looks;         /* left */
+    char *buf[FT_BUFS]; /* the call's buffers */
+    unsigned shift;     /* 2 to its power are the bytes of an element */
+    int sent;           /* number of messages of this step that were sent */
+    uint64_t began_ns;  /* when the first messages had been sent */
+    int looks;          /* left */
     bool crowded, recorded;
 };
 
@@ -56,10 +54,15 @@ static void wake(struct run *run)
     run->posted = NULL;
 }
 
+static void *at(const struct run *run, struct ft_ref ref)
+{
+    return run->buf[ref.buf] + ref.off;
+}
+
 /* Sends to all to whom the step sends. False: it has not sent to all of them. */
 static bool post_all(struct run *run, const struct ft_step *step)
 {
-    const char *data = ft_lane_at(run->lane->op, step->send);
+    const void *data = at(run, step->send);
     run->header.len = (uint32_t)step->send_bytes;
     for (int k = 0; k < step->nsend; k++) {
         struct ft_link *tx = run->comm->peers[step->send_to[k]]->tx;
@@ -68,19 +71,22 @@ static bool post_all(struct run *run, const struct ft_step *step)
         if (run->posted != tx->transport)
             wake(run);
         run->posted = tx->transport;
-        run->lane->sends[k].status = FT_OK;
-        run->lane->sent |= 1u << k;
+        run->sent = k + 1;
     }
     return true;
 }
 
-/* Looks for all messages of the step. They stay where they are. */
+/* Looks for all messages of the step. They stay where they are, and are sources of the pass. */
 static bool look_all(const struct run *run, const struct ft_step *step)
 {
+    const int own_at = step->src.buf == FT_BUF_NONE ? FT_STEP_PEERS : step->src_at;
+    const void **src = run->pass->src;
     for (int k = 0; k < step->nrecv; k++) {
         struct ft_link *rx = run->comm->peers[step->recv_from[k]]->rx;
-        if (!rx || !rx->ops->look || !(run->lane->msgs[k].data = rx->ops->look(rx, &run->header)))
+        const void *data = rx && rx->ops->look ? rx->ops->look(rx, &run->header) : NULL;
+        if (!data)
             return false;
+        src[k < own_at ? k : k + 1] = data;
     }
     return true;
 }
@@ -109,31 +115,26 @@ static bool wait_for_all(struct run *run, const struct ft_step *step)
 }
 
 /* Combines the messages of the step, and what it has itself. */
-static void combine(const struct run *run, const struct ft_step *step)
+static void combine(struct run *run, const struct ft_step *step)
 {
-    const struct ft_lane *lane = run->lane;
     struct ft_reduce *pass = run->pass;
-    struct ft_device *device = run->comm->engine->device;
-    void *to = ft_lane_at(lane->op, step->dst);
-    bool has_own = step->src.buf != FT_BUF_NONE;
-    int n = 0;
-    for (int k = 0; k < step->nrecv; k++) {
-        if (has_own && k == step->src_at)
-            pass->src[n++] = ft_lane_at(lane->op, step->src);
-        pass->src[n++] = lane->msgs[k].data;
-    }
-    if (has_own && step->src_at >= step->nrecv)
-        pass->src[n++] = ft_lane_at(lane->op, step->src);
-    pass->divide = (step->flags & FT_STEP_FINAL) && pass->op.divisor > 1;
-    if (n == 1 && !pass->divide) {
+    const bool own = step->src.buf != FT_BUF_NONE;
+    const bool divide = step->flags & FT_STEP_FINAL && pass->op.divisor > 1;
+    const int n = step->nrecv + own;
+    void *to = at(run, step->dst);
+    if (own)
+        pass->src[step->src_at] = at(run, step->src);
+    if (n == 1 && !divide) {
         if (pass->src[0] != to)
-            memcpy(to, pass->src[0], step->len_bytes);
+            ft_copy_few(to, pass->src[0], step->len_bytes);
         return;
     }
+    struct ft_device *device = run->comm->engine->device;
+    pass->divide = divide;
     pass->nsrc = n;
     pass->dst[0] = to;
     pass->count = step->len_bytes >> run->shift;
-    device->ops->reduce(device, pass, &run->lane->req);
+    device->ops->reduce(device, pass, &run->comm->lanes.at[0].req);
 }
 
 /* Receives what the step receives, and makes its result. False: the lane's turn must go on. */
@@ -153,44 +154,64 @@ static bool end_step(struct run *run, const struct ft_step *step)
     return true;
 }
 
-static bool take_steps(struct run *run, const struct ft_repeat *repeat)
+/* This step cannot go on here: the lane's turn finds what is done of it. */
+static void leave_at(const struct run *run, struct ft_op *op, const struct ft_step *step,
+                     uint64_t index)
 {
-    struct ft_lane *lane = run->lane;
-    for (lane->index = 0; lane->index < repeat->plan.nsteps; lane->index++) {
-        const struct ft_step *step = lane->step = &repeat->steps[lane->index];
-        run->header.step = (uint16_t)lane->index;
-        lane->sent = 0;
+    struct ft_lane *lane = &run->comm->lanes.at[0];
+    run->comm->lanes.n = 1;
+    op->lanes_left = 1;
+    lane->op = op;
+    lane->index = index;
+    lane->step = step;
+    ft_lane_begin_step(lane);
+    lane->sent = (1u << run->sent) - 1;
+    for (int k = 0; k < run->sent; k++)
+        lane->sends[k].status = FT_OK;
+}
+
+static bool take_steps(struct run *run, struct ft_op *op, const struct ft_repeat *repeat)
+{
+    for (uint64_t i = 0; i < repeat->plan.nsteps; i++) {
+        const struct ft_step *step = &repeat->steps[i];
+        run->header.step = (uint16_t)i;
+        run->sent = 0;
         bool sent = step->send_bytes == 0 || post_all(run, step);
-        if (lane->index == 0) /* while messages are on their way, the clock costs nothing */
-            run->began_ns = ft_now_ns(run->comm->engine->env);
-        if (!sent || !end_step(run, step))
+        if (i == 0) /* the first messages need not wait until the clock is read */
+            run->began_ns = ft_quick_now_ns(&run->comm->fast->clock, run->comm->engine->env);
+        if (!sent || !end_step(run, step)) {
+            leave_at(run, op, step, i);
             return false;
+        }
     }
     return true;
 }
 
 bool ft_lanes_take_short(struct ft_comm *comm, struct ft_op *op, struct ft_short *out)
 {
-    struct ft_lane *lane = &comm->lanes.at[0];
     struct ft_repeat *repeat = comm->fast->loaded;
     bool crowded = atomic_load_explicit(&comm->engine->crowded, memory_order_relaxed);
-    struct run run = {.comm = comm,
-                      .lane = lane,
-                      .header = {.ctx = comm->ctx, .sig = op->sig, .seq = (uint32_t)op->seq},
-                      .pass = &repeat->pass,
-                      .shift = (unsigned)__builtin_ctzll(op->plan.esize),
-                      .looks = crowded ? YIELDS : LOOKS,
-                      .crowded = crowded};
-    comm->lanes.n = 1;
-    lane->op = op;
-    lane->received = lane->reserved = 0;
-    lane->sealed = lane->expects = false;
-    lane->phase = FT_LANE_EXCHANGE;
-    op->lanes_left = 1;
-    bool over = take_steps(&run, repeat);
+    /* No initializer: for one, the compiler clears the whole struct by a slow instruction. */
+    struct run run;
+    run.comm = comm;
+    run.header.ctx = comm->ctx;
+    run.header.sig = op->sig;
+    run.header.seq = (uint32_t)op->seq;
+    run.header.lane = 0;
+    run.header.crc = 0;
+    run.posted = NULL;
+    run.pass = &repeat->pass;
+    run.buf[FT_BUF_NONE] = NULL;
+    run.buf[FT_BUF_IN] = (char *)(uintptr_t)op->in;
+    run.buf[FT_BUF_OUT] = op->out;
+    run.buf[FT_BUF_TMP] = op->tmp;
+    run.shift = (unsigned)__builtin_ctzll(op->plan.esize);
+    run.began_ns = 0;
+    run.looks = crowded ? YIELDS : FT_LOOKS;
+    run.crowded = crowded;
+    run.recorded = false;
+    bool over = take_steps(&run, op, repeat);
     wake(&run);
-    if (over)
-        lane->phase = FT_LANE_IDLE, lane->op = NULL;
     *out = (struct ft_short){run.began_ns, run.recorded};
     return over;
 }
