@@ -20,7 +20,7 @@
 
 struct stream_handle {
     atomic_int live, users;
-    struct ft_stream *stream;
+    _Atomic(struct ft_stream *) stream; /* ft_stream_peek() reads it at any time */
     struct stream_handle *next_free;
 };
 
@@ -200,7 +200,7 @@ struct ft_stream *ft_stream_peek(ftcclStream_t handle)
     if (!in_slabs((void *const *)stream_slabs, n, sizeof *h, h) ||
         !atomic_load_explicit(&h->live, memory_order_acquire))
         return NULL;
-    return h->stream;
+    return atomic_load_explicit(&h->stream, memory_order_relaxed);
 }
 
 int ft_stream_enter(ftcclStream_t handle, struct ft_stream **out)
@@ -213,7 +213,7 @@ int ft_stream_enter(ftcclStream_t handle, struct ft_stream **out)
      * handle is dead */
     atomic_fetch_add(&h->users, 1);
     if (atomic_load(&h->live)) {
-        *out = h->stream;
+        *out = atomic_load_explicit(&h->stream, memory_order_relaxed);
         return FT_OK;
     }
     ft_stream_leave(handle);
@@ -245,7 +245,7 @@ FT_EXPORT ftcclResult_t ftcclStreamCreate(ftcclStream_t *stream)
         if (!free_streams)
             free_streams_end = &free_streams;
         h->next_free = NULL;
-        h->stream = made;
+        atomic_store_explicit(&h->stream, made, memory_order_relaxed);
         atomic_store(&h->live, 1);
     }
     pthread_mutex_unlock(&lock);
@@ -277,6 +277,9 @@ FT_EXPORT ftcclResult_t ftcclStreamDestroy(ftcclStream_t stream)
     /* the calls inside wait for the same operations, which have ended */
     while (atomic_load_explicit(&h->users, memory_order_acquire) > 0)
         sched_yield();
+    /* or have enqueued one more */
+    int last = ft_stream_wait(held);
+    rc = rc == FT_OK ? last : rc;
     ft_stream_release(held);
     pthread_mutex_lock(&lock);
     *free_streams_end = h;
@@ -300,13 +303,16 @@ FT_EXPORT ftcclResult_t ftcclStreamQuery(ftcclStream_t stream)
     return ft_return(NULL, rc);
 }
 
+static bool is_idle(ftcclStream_t stream)
+{
+    const struct ft_stream *seen = stream && !ft_forked() ? ft_stream_peek(stream) : NULL;
+    return seen && ft_stream_is_idle(seen);
+}
+
 static ftcclResult_t wait_for_stream(ftcclStream_t stream, uint64_t end_ns)
 {
     struct ft_stream *held;
     int rc = ft_enter_library();
-    const struct ft_stream *seen = rc == FT_OK && stream ? ft_stream_peek(stream) : NULL;
-    if (seen && ft_stream_is_idle(seen))
-        return ftcclSuccess;
     if (rc == FT_OK && !stream)
         return ft_return(NULL, ft_null_streams(true, end_ns));
     if (rc == FT_OK)
@@ -320,6 +326,8 @@ static ftcclResult_t wait_for_stream(ftcclStream_t stream, uint64_t end_ns)
 
 FT_EXPORT ftcclResult_t ftcclStreamSynchronize(ftcclStream_t stream)
 {
+    if (is_idle(stream)) /* often: a short call has ended before it returned */
+        return ftcclSuccess;
     ft_thread_enters(FT_THREAD_SYNC, __builtin_return_address(0));
     return wait_for_stream(stream, UINT64_MAX);
 }
@@ -327,6 +335,8 @@ FT_EXPORT ftcclResult_t ftcclStreamSynchronize(ftcclStream_t stream)
 FT_EXPORT ftcclResult_t ftcclStreamWait(ftcclStream_t stream, int timeoutMs)
 {
     ft_thread_enters(FT_THREAD_SYNC, __builtin_return_address(0));
+    if (timeoutMs >= 0 && is_idle(stream))
+        return ftcclSuccess;
     if (timeoutMs < 0)
         return ft_return(NULL, ft_fail(FT_INVAL, "StreamWait: a time limit of %d ms", timeoutMs));
     return wait_for_stream(stream, ft_now_ns(ft_env_real()) + (uint64_t)timeoutMs * 1000000);
