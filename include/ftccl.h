@@ -380,8 +380,9 @@ ftcclResult_t ftcclCommFinalize(ftcclComm_t comm);
  * peer gets no error. The handle is invalid afterwards, whatever the call returns. */
 ftcclResult_t ftcclCommDestroy(ftcclComm_t comm);
 
-/* Ends pending operations with an error and frees comm at once. Another thread may call it during
- * any call on comm. Peers that wait for this rank in an operation get ftcclRemoteError. */
+/* Ends pending operations with an error and frees comm. Another thread may call it during any call
+ * on comm. Peers that wait for this rank in an operation get ftcclRemoteError. Blocks a few seconds
+ * at most: for transfers in flight, and until the peers can be told. */
 ftcclResult_t ftcclCommAbort(ftcclComm_t comm);
 
 ftcclResult_t ftcclCommCount(const ftcclComm_t comm, int *count);

@@ -235,7 +235,7 @@ void ft_detect_open(struct ft_detect *, uint64_t beat_ns, uint64_t suspect_ns, u
 void ft_detect_tick(struct ft_detect *, uint64_t now_ns);
 /* returns true if the peer was suspected until now */
 bool ft_detect_heard(const struct ft_detect *, struct ft_pulse *, uint64_t now_ns);
-/* For how long it has not been heard, at the last tick. It has been heard once. */
+/* Returns how long the peer had been silent at the last tick. It must have been heard before. */
 uint64_t ft_detect_silence_ns(const struct ft_detect *, const struct ft_pulse *);
 /* call it after a tick; returns true if the peer is suspected from now on */
 bool ft_detect_missed(const struct ft_detect *, struct ft_pulse *);

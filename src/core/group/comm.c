@@ -12,6 +12,7 @@
 #define SETTLE_NS 100000000u
 #define FLUSH_NS 20000000u   /* an ending communicator gives its messages this long to leave */
 #define ABORT_NS 2000000000u /* an abort waits this long for transfers in flight */
+#define BYE_NS 1000000000u   /* a goodbye waits this long for its link */
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
@@ -510,6 +511,19 @@ static void detach_comm(struct ft_comm *comm)
         ft_telemetry_comm_close(engine->telemetry, comm->row);
 }
 
+/* Without a goodbye, a peer has no proof that this rank has gone, and may not be able to go on
+ * without it. Messages that nobody takes any more, because the communicator failed, give their room
+ * back only slowly. */
+static bool can_say_bye(void *arg)
+{
+    struct ft_comm *comm = arg;
+    if (!ft_engine_trylock(comm->engine))
+        return false;
+    bool can = ft_notice_can_leave(comm);
+    ft_engine_unlock(comm->engine);
+    return can;
+}
+
 void ft_comm_close(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
@@ -517,6 +531,8 @@ void ft_comm_close(struct ft_comm *comm)
     if (!is_idle(comm))
         ft_comm_abort(comm);
     ft_unique_ids_withdraw(comm, "its communicator was destroyed");
+    if (!engine->manual) /* the time of a simulation stands still meanwhile */
+        ft_engine_wait(engine, can_say_bye, comm, BYE_NS);
     ft_engine_lock(engine);
     ft_notice_bye(comm);
     detach_comm(comm);

@@ -130,6 +130,8 @@ bool ft_notice_owes(const struct ft_comm *comm);
 void ft_notice_broadcast(struct ft_comm *comm); /* every rank is told of the failure */
 void ft_notice_announce(struct ft_comm *comm);  /* those we wait for are told where we are */
 void ft_notice_bye(struct ft_comm *comm);       /* to peers with a link, once */
+/* False: a link to a peer that has not left is being made, or has no room for a notice. */
+bool ft_notice_can_leave(struct ft_comm *comm);
 
 /* ---- the first cause (cause.c) --------------------------------------------------------------- */
 

@@ -171,6 +171,30 @@ static bool send_due_notices(struct ft_comm *comm)
     return moved;
 }
 
+static bool can_leave(struct ft_comm *comm, int rank)
+{
+    const struct ft_peer *peer = rank == comm->view.rank ? NULL : comm->peers[rank];
+    struct ft_link *tx = peer ? peer->tx : NULL;
+    if (!tx || tx->state == FT_LINK_DOWN || peer->departed || comm->group->gone[rank].left)
+        return true;
+    if (tx->state == FT_LINK_CONNECTING)
+        return false;
+    struct ft_header header = {.ctx = comm->ctx, .lane = FT_LANE_CTL, .len = sizeof(struct notice)};
+    void *slot;
+    int rc = tx->ops->reserve(tx, &header, &slot);
+    if (rc == FT_OK)
+        tx->ops->cancel(tx, &header, slot);
+    return rc != FT_AGAIN;
+}
+
+bool ft_notice_can_leave(struct ft_comm *comm)
+{
+    bool all = true;
+    for (int r = 0; r < comm->view.nranks; r++)
+        all &= can_leave(comm, r);
+    return all;
+}
+
 void ft_notice_bye(struct ft_comm *comm)
 {
     for (int r = 0; r < comm->view.nranks; r++)
