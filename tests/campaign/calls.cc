@@ -73,6 +73,17 @@ ftcclResult_t reduce(World &w, uint64_t random, size_t count, int root, size_t s
     return result;
 }
 
+/* Equal short calls, which soon enter no queue. */
+ftcclResult_t repeated(World &w, uint64_t random)
+{
+    size_t count = 1 + random / 4 % 64;
+    uint64_t root = mix(random) / 64 % static_cast<uint64_t>(w.n);
+    ftcclResult_t result = ftcclSuccess;
+    for (uint64_t i = 0; i < 50 && result == ftcclSuccess; i++)
+        result = reduce(w, random + i, count, random % 4 ? -1 : static_cast<int>(root), 1);
+    return result;
+}
+
 ftcclResult_t broadcast(World &w, uint64_t random)
 {
     size_t count = a_count(random);
@@ -323,6 +334,8 @@ ftcclResult_t make_call(World &w, Call call, uint64_t random)
         return shrink_list(w, random);
     case CALL_BigAllReduce:
         return reduce(w, random, (size_t{1} << 17) + random % 1000, -1, 997);
+    case CALL_Repeated:
+        return repeated(w, random);
     default:
         usleep(2000);
         return ftcclSuccess; /* idle */

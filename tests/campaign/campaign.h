@@ -55,6 +55,7 @@ namespace campaign
     X(Agree) \
     X(ShrinkList) \
     X(BigAllReduce) \
+    X(Repeated) \
     X(Idle) \
     X(Init) \
     X(Grow) \

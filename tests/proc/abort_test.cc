@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <random>
 #include <set>
 #include <thread>
 
@@ -55,48 +54,13 @@ int reduce(ftcclComm_t comm)
     return result == ftcclSuccess && value == n ? n : -1;
 }
 
-/* What a process holds, once what other threads close is closed. */
-struct Holdings {
-    int descriptors = proc::descriptors(), threads = proc::threads();
-    size_t shm = proc::shm_of(getpid()).size();
-    void expect_no_more() const
-    {
-        for (double end = proc::now() + 20; proc::now() < end && more(); usleep(10000)) {}
-        EXPECT_FALSE(more()) << proc::descriptors() - descriptors
-                             << " descriptors:" << proc::descriptor_names() << ", "
-                             << proc::threads() - threads << " threads, "
-                             << proc::shm_of(getpid()).size() - shm << " files in /dev/shm";
-    }
-    bool more() const
-    {
-        return proc::descriptors() > descriptors || proc::threads() > threads ||
-               proc::shm_of(getpid()).size() > shm;
-    }
-};
-
-struct Dice {
-    std::mt19937_64 random;
-    uint64_t operator()(uint64_t below)
-    {
-        return random() % below;
-    }
-};
-
-Dice dice_of(const char *test)
-{
-    const char *text = getenv("FT_SEED");
-    unsigned long seed = text ? strtoul(text, nullptr, 10) : std::random_device{}();
-    printf("seed %lu; replay: FT_SEED=%lu tests/proc/abort_test --gtest_filter=Abort.%s\n", seed,
-           seed, test);
-    return {std::mt19937_64(seed)};
-}
-
 int rounds()
 {
     const char *text = getenv("FT_ROUNDS");
     return text ? atoi(text) : 12;
 }
 
+using proc::Dice;
 using Call = std::function<ftcclResult_t(proc::World &, size_t rank, ftcclComm_t *child)>;
 
 /* All ranks call; the victim is aborted meanwhile. The others end soon, shrink, and go on without
@@ -143,13 +107,13 @@ void abort_during(Dice &dice, const Call &call)
     world.comm[victim] = nullptr;
 }
 
-void repeat(const char *test, const std::function<void(Dice &)> &round)
+void repeat(const std::function<void(Dice &)> &round)
 {
-    Dice dice = dice_of(test);
+    Dice dice = proc::dice();
     ftcclUniqueId unused; /* the rendezvous of a process stays while an id may still be asked for */
     EXPECT_OK(ftcclGetUniqueId(&unused));
     round(dice); /* what stays for the life of the process is there */
-    Holdings before;
+    proc::Holdings before;
     for (int k = 0; k < rounds() && !testing::Test::HasFailure(); k++)
         round(dice);
     before.expect_no_more();
@@ -157,7 +121,7 @@ void repeat(const char *test, const std::function<void(Dice &)> &round)
 
 TEST(Abort, DuringAgree)
 {
-    repeat("DuringAgree", [](Dice &dice) {
+    repeat([](Dice &dice) {
         abort_during(dice, [](proc::World &world, size_t rank, ftcclComm_t *) {
             uint64_t flags = 7;
             return ftcclCommAgree(world.comm[rank], &flags);
@@ -167,7 +131,7 @@ TEST(Abort, DuringAgree)
 
 TEST(Abort, DuringShrink)
 {
-    repeat("DuringShrink", [](Dice &dice) {
+    repeat([](Dice &dice) {
         abort_during(dice, [](proc::World &world, size_t rank, ftcclComm_t *child) {
             return ftcclCommShrink(world.comm[rank], nullptr, 0, child, nullptr,
                                    FTCCL_SHRINK_DEFAULT);
@@ -179,7 +143,7 @@ TEST(Abort, DuringShrink)
  * knows. */
 TEST(Abort, DuringGrow)
 {
-    repeat("DuringGrow", [](Dice &dice) {
+    repeat([](Dice &dice) {
         size_t root = dice(4);
         std::atomic<bool> made{false};
         ftcclUniqueId id;
@@ -215,7 +179,7 @@ TEST(Abort, DuringGrow)
 
 TEST(Abort, OfTheJoiner)
 {
-    repeat("OfTheJoiner", [](Dice &dice) {
+    repeat([](Dice &dice) {
         /* the root waits a quarter of it for a joiner that was aborted before it came */
         static ftcclOptions_t shorter = bounds(8000);
         proc::World world(2, [](ftcclConfig_t &config) { config.options = &shorter; });
@@ -259,7 +223,7 @@ TEST(Abort, OfTheJoiner)
 TEST(Abort, DuringInit)
 {
     std::atomic<int> told{0}, missed{0};
-    repeat("DuringInit", [&](Dice &dice) {
+    repeat([&](Dice &dice) {
         ftcclUniqueId id;
         ASSERT_OK(ftcclGetUniqueId(&id));
         ftcclComm_t comm[3] = {};

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -356,6 +357,32 @@ long resident_kib()
         }
     }
     return -1;
+}
+
+bool Holdings::more() const
+{
+    return proc::descriptors() > descriptors || proc::threads() > threads ||
+           shm_of(getpid()).size() > shm;
+}
+
+std::string Holdings::left() const
+{
+    for (double end = now() + 20; now() < end && more(); usleep(10000)) {}
+    if (!more())
+        return "";
+    return std::to_string(proc::descriptors() - descriptors) +
+           " descriptors:" + descriptor_names() + ", " + std::to_string(proc::threads() - threads) +
+           " threads, " + std::to_string(shm_of(getpid()).size() - shm) + " files in /dev/shm";
+}
+
+Dice dice()
+{
+    const char *text = getenv("FT_SEED");
+    unsigned long seed = text ? strtoul(text, nullptr, 10) : std::random_device{}();
+    const testing::TestInfo *test = testing::UnitTest::GetInstance()->current_test_info();
+    printf("seed %lu; replay: FT_SEED=%lu tests/proc/%s --gtest_filter=%s.%s\n", seed, seed,
+           program_invocation_short_name, test->test_suite_name(), test->name());
+    return {std::mt19937_64(seed)};
 }
 
 } // namespace proc

@@ -11,12 +11,14 @@
 #include <ftccl.h>
 #include <gtest/gtest.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <new>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -159,6 +161,30 @@ int descriptors();
 std::string descriptor_names();
 int threads();
 long resident_kib();
+
+/* What this process held when it was made, and whether it holds no more now: once what other
+ * threads close is closed. */
+struct Holdings {
+    int descriptors = proc::descriptors(), threads = proc::threads();
+    size_t shm = shm_of(getpid()).size();
+    bool more() const;
+    std::string left() const; /* waits; "": nothing */
+    void expect_no_more() const
+    {
+        EXPECT_EQ(left(), "");
+    }
+};
+
+/* Random numbers of the running test. */
+struct Dice {
+    std::mt19937_64 random;
+    uint64_t operator()(uint64_t below)
+    {
+        return random() % below;
+    }
+};
+/* From FT_SEED, or else another seed each time. Prints how to replay it. */
+Dice dice();
 
 } // namespace proc
 

@@ -10,12 +10,15 @@
 #include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "tests/proc/proc.h"
@@ -136,6 +139,61 @@ TEST(Pull, WhatIsDoneIsRightWhileRanksDie)
         if (HasFailure())
             return;
     }
+}
+
+/* The root copies parts of a broadcast to so many. */
+constexpr int kMany = 6;
+
+TEST(Pull, WhatIsDoneIsRightWhileOneOfManyDies)
+{
+    for (int i = 0; i < kMany; i++) {
+        Job job(kMany, -1, {{"FTCCL_TRANSPORTS", "shm"}, {"FTCCL_CMA_SLOW", "0"}});
+        if (HasFailure())
+            return;
+        usleep(static_cast<useconds_t>(1997 * i));
+        job.rank[static_cast<size_t>(i)]->signal(SIGKILL);
+        job.fails(i);
+        if (HasFailure())
+            return;
+    }
+}
+
+/* Bytes of the memory that other processes may read, which is one file without a name. */
+int64_t arena_bytes()
+{
+    for (auto &entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+        std::error_code gone;
+        struct stat st;
+        if (std::filesystem::read_symlink(entry, gone).string().find("ftccl-arena") !=
+                std::string::npos &&
+            stat(entry.path().c_str(), &st) == 0)
+            return static_cast<int64_t>(st.st_blocks) * 512;
+    }
+    return 0;
+}
+
+/* Copies for several receivers take memory only while there are such broadcasts. */
+TEST(Pull, CopiesForManyAreGivenBack)
+{
+    proc::World world(kMany);
+    std::vector<std::vector<unsigned char>> data(kMany, std::vector<unsigned char>(kCount));
+    const int64_t before = arena_bytes();
+    std::atomic<bool> copied{false};
+    world.each([&](int r) {
+        for (int i = 0; i < 20; i++) {
+            auto &mine = data[static_cast<size_t>(r)];
+            std::fill(mine.begin(), mine.end(), static_cast<unsigned char>(r == i % kMany ? i : 0));
+            EXPECT_OK(ftcclBroadcast(mine.data(), mine.data(), kCount, ftcclUint8, i % kMany,
+                                     world.comm[static_cast<size_t>(r)], nullptr));
+            EXPECT_OK(ftcclStreamSynchronize(nullptr));
+            EXPECT_TRUE(all(mine, 0, static_cast<unsigned char>(i))) << "round " << i;
+            copied = copied || arena_bytes() > before;
+        }
+    });
+    EXPECT_TRUE(copied);
+    for (double end = proc::now() + 20; arena_bytes() > before && proc::now() < end;)
+        usleep(10000);
+    EXPECT_EQ(arena_bytes(), before) << "after twice FTCCL_TRIM_MS";
 }
 
 TEST(Pull, ARankThatMayNotReadAnyMoreFailsRecoverably)

@@ -86,6 +86,14 @@ int descriptors_of(pid_t pid)
     return int(std::distance(list, {}));
 }
 
+std::string names_of_descriptors(pid_t pid)
+{
+    std::string all;
+    for (auto &entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd"))
+        all += std::filesystem::read_symlink(entry).string() + "\n";
+    return all;
+}
+
 class Validate : public testing::TestWithParam<const char *>
 {
 };
@@ -172,7 +180,7 @@ TEST(ValidateTool, ARankBesideOtherProgramsIsNamed)
         proc::place(job.pid(r), cpu[r == 1 ? 1 : 0], r != 1);
     {
         proc::Hogs hogs(20, cpu[1]);
-        Said said = job.validate();
+        Said said = validate_in_time(job);
         EXPECT_EQ(said.status, 1) << said.text;
         EXPECT_NE(said.text.find("noncomm_slow: rank 1 (pid"), std::string::npos) << said.text;
         EXPECT_EQ(said.text.find("noncomm_slow"), said.text.rfind("noncomm_slow")) << said.text;
@@ -188,7 +196,10 @@ TEST_P(Validate, FiftyTimes)
     int fds = descriptors_of(job.pid(1));
     for (int i = 0; i < 5; i++)
         expect_measured(validate_in_time(job));
-    EXPECT_EQ(descriptors_of(job.pid(1)), fds);
+    /* a rank notices a little later that a client or a link has gone */
+    for (double end = proc::now() + 20; descriptors_of(job.pid(1)) > fds && proc::now() < end;)
+        usleep(10000);
+    EXPECT_LE(descriptors_of(job.pid(1)), fds) << names_of_descriptors(job.pid(1));
     job.expect_right();
 }
 
