@@ -39,7 +39,7 @@ static double mark(uint64_t batch)
     return (double)(mix(batch) >> 32);
 }
 
-/* ---- memory of states: one that nobody holds is taken for the next one ----------------------- */
+/* ---- memory for states: freed by one state, used again for the next -------------------------- */
 
 static _Atomic(struct state *) spare[2];
 

@@ -240,16 +240,23 @@ void perf_barrier(struct perf_team *t, int thread)
     perf_reduce(t, thread, &nothing, 1, PERF_MAX);
 }
 
+/* A barrier of one thread would be a system call all the same, at the begin of a call's time. */
+static void threads_meet(struct perf_team *t)
+{
+    if (t->o->nthreads > 1)
+        pthread_barrier_wait(&t->barrier);
+}
+
 void perf_meet(struct perf_team *t, int thread)
 {
     if (!t->meeting) {
         perf_barrier(t, thread);
         return;
     }
-    pthread_barrier_wait(&t->barrier);
+    threads_meet(t);
     if (thread == 0)
         meeting_wait(t->meeting);
-    pthread_barrier_wait(&t->barrier);
+    threads_meet(t);
 }
 
 /* ---- report of the ranks --------------------------------------------------------------------- */
