@@ -332,7 +332,7 @@ static void await(struct tcp_conn *c)
 void tcp_link_await(struct tcp_link *l, unsigned lane)
 {
     if (!l->spreads)
-        return await(l->conn[lane % (unsigned)l->nconns]);
+        return await(tcp_home_of(l, lane));
     for (int i = 0; i < l->nconns; i++)
         await(l->conn[i]);
 }

@@ -18,11 +18,6 @@
 #define READS_MOST 64
 #define READS_AGAIN 32
 
-static struct tcp_conn *home_of(const struct tcp_link *l, unsigned lane)
-{
-    return l->conn[lane % (unsigned)l->nconns];
-}
-
 static void read_now(struct tcp_conn *c)
 {
     if (c->state == TCP_OPEN)
@@ -38,20 +33,32 @@ static void return_due(struct tcp_conn *c)
         tcp_conn_failed(c, status);
 }
 
+static bool takes_short(const struct tcp_link *l)
+{
+    return l->base.state == FT_LINK_UP && !l->spreads;
+}
+
+/* *window_full: it was refused for want of places in the window. */
+static int send_copied(struct tcp_link *l, const struct ft_header *h, const void *data,
+                       bool *window_full)
+{
+    struct ft_send sent = {0}; /* the copy ends the send at once */
+    if (!takes_short(l) || !tcp_out_copies(tcp_home_of(l, h->lane), h->len))
+        return FT_AGAIN;
+    int status = l->base.ops->send(&l->base, h, data, &sent);
+    *window_full = status == FT_AGAIN;
+    return status;
+}
+
 int tcp_post(struct ft_link *link, const struct ft_header *h, const void *data)
 {
     struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
-    if (l->base.state != FT_LINK_UP || l->spreads)
-        return FT_AGAIN;
-    struct tcp_conn *c = home_of(l, h->lane);
-    if (!tcp_out_copies(c, h->len))
-        return FT_AGAIN;
-    struct ft_send sent; /* it completes at once */
-    int status = link->ops->send(link, h, data, &sent);
-    if (status != FT_AGAIN)
+    bool window_full = false;
+    int status = send_copied(l, h, data, &window_full);
+    if (!window_full)
         return status;
-    read_now(c); /* perhaps credits */
-    return link->ops->send(link, h, data, &sent);
+    read_now(tcp_home_of(l, h->lane)); /* perhaps credits */
+    return send_copied(l, h, data, &window_full);
 }
 
 /* Whether the caller of this message may read once more. */
@@ -66,11 +73,11 @@ static bool may_read(struct tcp_link *l, const struct ft_header *want)
 const void *tcp_look(struct ft_link *link, const struct ft_header *want)
 {
     struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
-    if (l->base.state != FT_LINK_UP || l->spreads)
+    if (!takes_short(l))
         return NULL;
     const struct ft_rxq_node *n = ft_rxq_first(&l->rxq, want->ctx, want->lane);
     if (n == NULL && may_read(l, want)) {
-        struct tcp_conn *c = home_of(l, want->lane);
+        struct tcp_conn *c = tcp_home_of(l, want->lane);
         read_now(c);
         n = ft_rxq_first(&l->rxq, want->ctx, want->lane);
         if (n == NULL)
@@ -82,7 +89,7 @@ const void *tcp_look(struct ft_link *link, const struct ft_header *want)
 void tcp_took(struct ft_link *link, const struct ft_header *h)
 {
     struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
-    struct tcp_conn *c = home_of(l, h->lane);
+    struct tcp_conn *c = tcp_home_of(l, h->lane);
     struct ft_msg msg;
     if (ft_rxq_recv(&l->rxq, h->ctx, h->lane, &msg) == FT_OK)
         ft_rxq_release(&l->rxq, &msg);

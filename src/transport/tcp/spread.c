@@ -107,7 +107,7 @@ static struct tcp_conn *next_of_first_done(struct tcp_link *l, struct tcp_conn *
 
 struct tcp_conn *tcp_spread_choose(struct tcp_link *l, const struct ft_header *h)
 {
-    struct tcp_conn *home = l->conn[h->lane % l->nconns];
+    struct tcp_conn *home = tcp_home_of(l, h->lane);
     if (!l->spreads || !l->resumable || h->lane > FT_LANE_P2P ||
         (h->len < FT_LARGE_BYTES && is_usable(home)))
         return home;

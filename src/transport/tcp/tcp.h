@@ -305,6 +305,12 @@ static inline unsigned tcp_lane_of(const struct ft_header *h)
     return h->lane & ~(unsigned)(TCP_ASKS | TCP_NUMBERS);
 }
 
+/* The connection of a lane's messages, unless the link spreads them. */
+static inline struct tcp_conn *tcp_home_of(const struct tcp_link *l, unsigned lane)
+{
+    return l->conn[lane % (unsigned)l->nconns];
+}
+
 /* Whether this connection may carry messages of the lane, and their credits. */
 static inline bool tcp_may_carry(const struct tcp_conn *c, unsigned lane)
 {
@@ -349,7 +355,8 @@ static inline bool tcp_out_has_room(const struct tcp_conn *c)
 {
     return c->out_kept + c->out_count + c->out_reserved < TCP_QUEUE;
 }
-/* Whether a message of that length would be copied when it is sent now. */
+/* Returns whether a message of that length, sent now, would be copied. Then it needs its struct
+ * ft_send no longer than the call. */
 bool tcp_out_copies(struct tcp_conn *, size_t len_bytes);
 bool tcp_out_flushed(const struct tcp_conn *); /* all that was sent is on its way */
 void tcp_out_drop(struct tcp_conn *, int status);
