@@ -1,12 +1,12 @@
 /*
  * The sending side of links over shared slots.
  *
- * Loans. If a payload of LOAN_BYTES or more lies in the arena (base/arena.c), and the caller allows
- * its request to last, the payload is not copied. The message names its place, and the receiver
- * reads it there. The request completes when the receiver has consumed the message. A sender that
- * cannot wait for that, because it failed or the link went down, first marks the loan as withdrawn
- * in the segment. The receiver looks at that mark after it has read, and drops what it read if the
- * mark is set.
+ * Loans. If a payload of FT_LOAN_BYTES or more lies in the arena (base/arena.c), and the caller
+ * allows its request to last, the payload is not copied. The message names its place, and the
+ * receiver reads it there. The request completes when the receiver has consumed the message. A
+ * sender that cannot wait for that, because it failed or the link went down, first marks the loan
+ * as withdrawn in the segment. The receiver looks at that mark after it has read, and drops what it
+ * read if the mark is set.
  *
  * Other memory of the sender is lent in the same way, if the receiver says that it can read that
  * memory (pull.h), and the caller says that the payload is only moved. The receiver must copy such
@@ -15,9 +15,6 @@
 #include "transport/local.h"
 
 #include <string.h>
-
-/* Shorter payloads are copied: that is cheaper than waiting for the receiver. */
-#define LOAN_BYTES 16384
 
 void ft_local_withdraw(struct ft_local_link *l, uint32_t loans)
 {
@@ -197,7 +194,7 @@ static bool lendable(struct ft_local_link *l, const struct ft_header *h, const v
 {
     const size_t len_bytes = h->len;
     place->memory = FT_SLOTS_ARENA;
-    if (l->lends && len_bytes >= LOAN_BYTES && ft_arena_has(data, len_bytes, &place->at))
+    if (l->lends && len_bytes >= FT_LOAN_BYTES && ft_arena_has(data, len_bytes, &place->at))
         return true;
     *place = (struct ft_slots_place){.at = (uintptr_t)data, .memory = FT_SLOTS_ELSEWHERE};
     return moved && h->lane <= FT_LANE_P2P && l->pulled_least && len_bytes >= l->pulled_least &&

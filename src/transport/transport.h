@@ -69,6 +69,9 @@ static inline bool ft_header_is_wanted(const volatile struct ft_header *got,
            got->len == want->len && got->lane == want->lane;
 }
 
+/* Shorter payloads are copied: that is cheaper than waiting for the receiver. */
+#define FT_LOAN_BYTES 16384
+
 /* A pending send, embedded in its owner. Zeroed before its first use; `lasts` and `moved` may be
  * set before each send. */
 struct ft_send {

@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-#define COPY_LEAST_BYTES \
-    16384 /* as LOAN_BYTES of transport/local_send.c: shorter ones are not lent */
 /* The longest messages by default. With longer ones, the copies of all lanes would need too much
  * memory. */
 #define COPY_MOST_BYTES ((size_t)512 << 10)
@@ -44,7 +42,7 @@ const void *ft_lane_copied(const struct ft_comm *comm, struct ft_lane *lane, con
     uint64_t offset;
     if (lane->copied)
         return lane->copy;
-    if (lane == comm->lanes.at || !ft_plan_copies(plan) || len_bytes < COPY_LEAST_BYTES ||
+    if (lane == comm->lanes.at || !ft_plan_copies(plan) || len_bytes < FT_LOAN_BYTES ||
         len_bytes > COPY_MOST_BYTES || ft_arena_has(data, len_bytes, &offset) ||
         !has_room(lane, len_bytes))
         return data;
