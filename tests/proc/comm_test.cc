@@ -495,30 +495,25 @@ void cycle(int i)
     }
 }
 
-struct Holdings {
-    int descriptors = proc::descriptors(), threads = proc::threads();
-    size_t shm = proc::shm_of(getpid()).size();
-};
-
 TEST(Leaks, NothingIsLeftAfterManyCycles)
 {
     const char *text = getenv("FT_CYCLES"); // 10,000 in the nightly run
     const int cycles = text ? atoi(text) : 200;
     for (int i = 0; i < 20; i++)
         cycle(i);
-    Holdings before;
+    proc::Holdings before;
     long memory = proc::resident_kib();
     for (int i = 0; i < cycles && !HasFailure(); i++)
         cycle(i);
     /* An id that nobody used frees its port after its bound, so some may still be open: far fewer
      * than one a cycle. The kernel may show a thread for a moment after it was joined. */
-    Holdings after;
+    proc::Holdings after;
     auto more = [&] {
         return after.descriptors > before.descriptors + cycles / 10 ||
                after.threads > before.threads + 1 || after.shm > before.shm;
     };
     for (double end = proc::now() + 20; more() && proc::now() < end; usleep(10000))
-        after = Holdings();
+        after = proc::Holdings();
     EXPECT_LE(after.descriptors, before.descriptors + cycles / 10);
     EXPECT_LE(after.threads, before.threads + 1);
     EXPECT_LE(after.shm, before.shm);

@@ -53,7 +53,8 @@ struct Shape {
     ftcclDataType_t type = ftcclUint32;
 };
 
-/* What rank r has as its i-th element in a call. Sums stay exact in float32, too. */
+/* Element i of rank r's input to a call. The values are small, so that float32 adds them without
+ * rounding. */
 uint32_t value(int r, size_t i, uint64_t call)
 {
     return static_cast<uint32_t>(r * 1000 + static_cast<int>(i % 251) * 7 +
@@ -565,7 +566,7 @@ void expect_survivors(const Job &job, int victim, ftcclResult_t error)
     job.each_but(victim, [&](int r) { job.expect_went_on(r); });
 }
 
-/* Killed while it runs, or after it was stopped for a while. */
+/* SIGKILL strikes the victim while it runs, or some milliseconds after a SIGSTOP. */
 TEST_P(ShortProcesses, ADeathIsSeen)
 {
     each_round([](Dice &dice, int n, const Plan &plan) {

@@ -9,7 +9,7 @@
 #include <sched.h>
 #include <string.h>
 
-/* With more ranks than cores, a caller looks so often, and gives its core away after each look. */
+/* Number of looks with more ranks than cores. After each the caller gives its core away. */
 #define YIELDS 32
 
 struct run {
